@@ -168,19 +168,19 @@ def _of_last_level(line: Mapping[str, Any]) -> bool:
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the rows, print the tables, write the results; an error exits 2 with one message."""
-    settings, given = with_flags("Score settings with other trees, and with other K and H.", _flags, arguments)
+    settings, options = with_flags("Score settings with other trees, and with other K and H.", _flags, arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     console = Console(highlight=False)
     rows: list[dict[str, Any]] = []
     runs: dict[str, str] = {}
     try:
         documents = (
-            min(QUICK_DOCUMENTS, settings.corpus.max_train_documents or QUICK_DOCUMENTS) if given.quick else None
+            min(QUICK_DOCUMENTS, settings.corpus.max_train_documents or QUICK_DOCUMENTS) if options.quick else None
         )
-        for table_name in given.tables:
-            for name, changes in tables(settings, quick=given.quick, vectors=given.vectors)[table_name]:
+        for table_name in options.tables:
+            for name, changes in tables(settings, quick=options.quick, vectors=options.vectors)[table_name]:
                 metrics = []
-                for seed in range(settings.seed, settings.seed + (1 if given.quick else given.seeds)):
+                for seed in range(settings.seed, settings.seed + (1 if options.quick else options.seeds)):
                     label = f"{name}-seed{seed}" + (f"-{documents}" if documents else "")
                     label = label.replace("=", "").replace(" ", "-")
                     metrics.append(scores(settings, changes, label, seed, documents, runs))
@@ -196,7 +196,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     console.print(shown(rows))
-    path = given.json or results_file.RESULTS / f"ablations-{settings.name}.json"
+    path = options.json or results_file.RESULTS / f"ablations-{settings.name}.json"
     results_file.write(path, figures(rows), rows)
     console.print(Text(f"written to {path}"))
 

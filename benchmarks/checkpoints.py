@@ -43,8 +43,8 @@ def main() -> None:
     parser.add_argument("--checkpoints", type=int, default=3)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--json", type=Path, default=results_file.RESULTS / "checkpoints.json")
-    given = parser.parse_args()
-    gib = given.gib / 10 if given.quick else given.gib
+    options = parser.parse_args()
+    gib = options.gib / 10 if options.quick else options.gib
 
     def slow_copy(source: Path, to: Path) -> None:
         for file in sorted(source.iterdir()):
@@ -53,7 +53,7 @@ def main() -> None:
                 while chunk := read.read(CHUNK):
                     write.write(chunk)
                     done += len(chunk)
-                    time.sleep(max(0.0, done / (given.rate * 1e6) - (time.monotonic() - began)))
+                    time.sleep(max(0.0, done / (options.rate * 1e6) - (time.monotonic() - began)))
 
     settings = on_device(load(None, corpus={"name": "none", "source": "installed_packages"}), CPU)
     network = settings.network.model_copy(update={"hidden": HIDDEN, "train_embeddings": False})
@@ -80,7 +80,7 @@ def main() -> None:
         patch.object(module, "copy_files", slow_copy),
     ):
         checkpoints = Checkpoints(Path(directory) / "level-2.checkpoint", "key", 0)
-        for number in range(given.checkpoints):
+        for number in range(options.checkpoints):
             alone = steps_per_second(5)
             began = time.monotonic()
             checkpoints.save(training)
@@ -98,7 +98,7 @@ def main() -> None:
         "steps_share": statistics.median(row["steps_per_second_during"] / row["steps_per_second"] for row in measured),
     }
     Console().print(figures)
-    results_file.write(given.json, figures, measured)
+    results_file.write(options.json, figures, measured)
 
 
 if __name__ == "__main__":

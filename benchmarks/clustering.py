@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--data", type=Path, default=DATA, help="directory of the data sets")
     parser.add_argument("--threads", type=int, default=available_cpus(), help="default: all usable cores")
     parser.add_argument("--json", type=Path, default=results_file.RESULTS / "clustering.json")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     console = Console()
     rows: list[dict[str, Any]] = []
     try:
@@ -77,11 +77,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "libpecos": environment(console, "libpecos", PROGRAMS["libpecos"]),
             "omikuji": environment(console, "omikuji", PROGRAMS["omikuji"]),
         }
-        for name, make, systems in cases(given.data, quick=given.quick):
+        for name, make, systems in cases(options.data, quick=options.quick):
             with console.status(f"{name}: features"):
                 features = make()
             console.print(f"{name}: {features.shape[0]:,} labels, {features.nnz:,} terms", highlight=False)
-            for row in measure(name, features, {system: pythons[system] for system in systems}, given.threads):
+            for row in measure(name, features, {system: pythons[system] for system in systems}, options.threads):
                 console.print(f"  {row['system']}: {row['seconds']:,.2f} s", highlight=False)
                 rows.append(row)
             del features
@@ -91,9 +91,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     console.print(table(rows))
     missing = [name for name in DATA_SETS if name not in {row["case"] for row in rows}]
     if missing:
-        console.print(f"left out, since {given.data} doesn't hold them: {', '.join(missing)}", highlight=False)
-    results_file.write(given.json, figures(rows), rows)
-    console.print(Text(f"written to {given.json}"))
+        console.print(f"left out, since {options.data} doesn't hold them: {', '.join(missing)}", highlight=False)
+    results_file.write(options.json, figures(rows), rows)
+    console.print(Text(f"written to {options.json}"))
 
 
 def cases(data: Path, *, quick: bool) -> Iterator[tuple[str, Callable[[], sparse.csr_matrix], Sequence[str]]]:
@@ -113,8 +113,8 @@ def centroids(directory: Path) -> sparse.csr_matrix:
         records = [json.loads(line) for line in file]
     documents = TfidfVectorizer(**peers.FEATURES).fit_transform(record["text"] for record in records)
     ids = {label: i for i, label in enumerate(sorted({label for record in records for label in record["labels"]}))}
-    given = Ragged.from_rows([ids[label] for label in dict.fromkeys(record["labels"])] for record in records)
-    truth = sparse.csr_matrix((np.ones(len(given.values)), given.values, given.offsets), (len(given), len(ids)))
+    labels = Ragged.from_rows([ids[label] for label in dict.fromkeys(record["labels"])] for record in records)
+    truth = sparse.csr_matrix((np.ones(len(labels.values)), labels.values, labels.offsets), (len(labels), len(ids)))
     return normalize((truth.T @ documents).tocsr()).astype(np.float32)
 
 

@@ -43,16 +43,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--isa", choices=list(INSTRUCTIONS), help="instructions of an older processor")
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/demo.json, or demo-ISA.json")
     parser.add_argument("settings", nargs="*", help="settings of the job after --, such as --ensemble.trees 1")
-    given = parser.parse_args(arguments)
-    if given.rounds < 1:
+    options = parser.parse_args(arguments)
+    if options.rounds < 1:
         parser.error("--rounds: at least 1")
 
     def measure(repository: Path, home: Path) -> dict[str, Any]:
-        return run_demo(repository, home, given.settings, given.isa)
+        return run_demo(repository, home, options.settings, options.isa)
 
-    rows = measure_in_turns(measure, given.rounds, given.against)
-    name = f"demo-{given.isa}.json" if given.isa else "demo.json"
-    results_file.write(given.json or results_file.RESULTS / name, figures(rows), rows)
+    rows = measure_in_turns(measure, options.rounds, options.against)
+    name = f"demo-{options.isa}.json" if options.isa else "demo.json"
+    results_file.write(options.json or results_file.RESULTS / name, figures(rows), rows)
 
 
 def measure_in_turns(

@@ -53,18 +53,18 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--json", type=Path, default=results_file.RESULTS / "faults.json")
     parser.add_argument("--page", type=Path, default=PAGE)
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        reports = given.report or [Path(folder) / "report.xml"]
-        if not given.report:
-            marker = "fault and not slow" if given.quick else "fault"
+        reports = options.report or [Path(folder) / "report.xml"]
+        if not options.report:
+            marker = "fault and not slow" if options.quick else "fault"
             words = ["pytest", "-n0", "-m", marker, f"--junitxml={reports[0]}"]
             subprocess.run([sys.executable, "-m", *words], cwd=results_file.ROOT)
         cases = (case for report in reports for case in ElementTree.parse(report).iter("testcase"))
         rows = rows_of({(case.get("classname"), case.get("name")): case for case in cases}.values())
-    results_file.write(given.json, figures_of(rows), rows)
-    given.page.write_text(page_of(json.loads(given.json.read_text(encoding="utf-8"))), encoding="utf-8")
-    print(f"written to {given.json} and {given.page}")
+    results_file.write(options.json, figures_of(rows), rows)
+    options.page.write_text(page_of(json.loads(options.json.read_text(encoding="utf-8"))), encoding="utf-8")
+    print(f"written to {options.json} and {options.page}")
     if any(row["survived"] == "no" for row in rows):
         raise SystemExit(1)
 

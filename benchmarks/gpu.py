@@ -420,38 +420,38 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--corpus", type=Path, metavar="DIR", help="a prepared corpus to train whole")
     parser.add_argument("--json", type=Path, help="file of results with --only; default: gpu-PART.json in --out")
     parser.add_argument("--out", type=Path, default=results_file.RESULTS, help="directory of the parts' results")
-    given = parser.parse_args(arguments)
-    device = device_named(given.device)
-    if given.only is None:
-        raise SystemExit(run_parts(given))
+    options = parser.parse_args(arguments)
+    device = device_named(options.device)
+    if options.only is None:
+        raise SystemExit(run_parts(options))
     use_threads(available_cpus())
-    corpus = given.corpus and given.corpus.absolute()
-    path = given.json or given.out / f"{'gpu' if device != CPU else 'gpu-cpu'}-{given.only}.json"
+    corpus = options.corpus and options.corpus.absolute()
+    path = options.json or options.out / f"{'gpu' if device != CPU else 'gpu-cpu'}-{options.only}.json"
     with gpu_code(device):
-        bench = Bench(device, given.quick, corpus)
-        parts = {given.only: partial(PARTS[given.only], bench)}
-        rows = measure_within(parts, given.minutes, path, threads=torch.get_num_threads())
+        bench = Bench(device, options.quick, corpus)
+        parts = {options.only: partial(PARTS[options.only], bench)}
+        rows = measure_within(parts, options.minutes, path, threads=torch.get_num_threads())
     Console().print(table(rows))
 
 
-def run_parts(given: argparse.Namespace) -> int:
+def run_parts(options: argparse.Namespace) -> int:
     """Run each part in a process of its own; return 1 if one of them failed."""
     argv = [
         sys.executable,
         __file__,
         "--device",
-        given.device,
+        options.device,
         "--minutes",
-        str(given.minutes),
+        str(options.minutes),
         "--out",
-        str(given.out),
+        str(options.out),
     ]
-    argv += ["--quick"] * given.quick + (["--corpus", str(given.corpus)] if given.corpus else [])
+    argv += ["--quick"] * options.quick + (["--corpus", str(options.corpus)] if options.corpus else [])
     codes = {}
     for name in PARTS:
         try:
             codes[name] = subprocess.run(
-                [*argv, "--only", name], timeout=60 * given.minutes + 60, check=False
+                [*argv, "--only", name], timeout=60 * options.minutes + 60, check=False
             ).returncode
         except subprocess.TimeoutExpired:
             codes[name] = -1

@@ -49,10 +49,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("to", type=Path, help="directory to write or replace")
     parser.add_argument("--words", type=int, default=500, help="words of a document that are kept; default: 500")
     parser.add_argument("--vocabulary", type=int, default=30_000, help="most frequent words that are kept; 30,000")
-    given = parser.parse_args(arguments)
-    copy = write_compact(Corpus.open(given.corpus), given.to, given.words, given.vocabulary)
+    options = parser.parse_args(arguments)
+    copy = write_compact(Corpus.open(options.corpus), options.to, options.words, options.vocabulary)
     sizes = [*copy.manifest["files"].values()]
-    print(f"{given.to}: {sum(sizes) / 2**20:.1f} MiB, the largest file {max(sizes) / 2**20:.1f} MiB")
+    print(f"{options.to}: {sum(sizes) / 2**20:.1f} MiB, the largest file {max(sizes) / 2**20:.1f} MiB")
 
 
 def write_compact(corpus: Corpus, to: Path, words: int, vocabulary: int) -> Corpus:

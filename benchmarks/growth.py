@@ -50,12 +50,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_TEXTS:,} texts instead of {TEXTS:,}")
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/growth.json, or growth-quick.json")
     parser.add_argument("--home", type=Path, help="directory of corpora and runs, kept; default: a temporary one")
-    given = parser.parse_args(arguments)
-    path = given.json or results_file.RESULTS / ("growth-quick.json" if given.quick else "growth.json")
+    options = parser.parse_args(arguments)
+    path = options.json or results_file.RESULTS / ("growth-quick.json" if options.quick else "growth.json")
     with tempfile.TemporaryDirectory(prefix="axml-ray-growth-") as temporary:
-        home = (given.home or Path(temporary)).resolve()
-        write_texts(home, QUICK_TEXTS if given.quick else TEXTS)
-        rows = measure(home, QUICK_EPOCHS if given.quick else EPOCHS)
+        home = (options.home or Path(temporary)).resolve()
+        write_texts(home, QUICK_TEXTS if options.quick else TEXTS)
+        rows = measure(home, QUICK_EPOCHS if options.quick else EPOCHS)
     figures: dict[str, float] = {"old_P@5": rows[0]["P@5"]}
     for row in rows[1:]:
         name = f"{row['side']}_{row['epochs'][0]}"

@@ -84,22 +84,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--json", type=Path, help="default: benchmarks/results/inference.json, with --only NAME inference-NAME.json"
     )
-    given = parser.parse_args(arguments)
-    rounds = given.rounds or (3 if given.quick else 7)
-    if given.threads < 1 or rounds < 1 or (given.documents or 1) < 1:
+    options = parser.parse_args(arguments)
+    rounds = options.rounds or (3 if options.quick else 7)
+    if options.threads < 1 or rounds < 1 or (options.documents or 1) < 1:
         parser.error("--threads, --rounds and --documents: at least 1")
-    use_threads(given.threads)
+    use_threads(options.threads)
 
     def measure(name: str) -> results_file.Result:
         part, sizes = PARTS[name]
         if name == "equality":
-            part = partial(equality, directory=given.run)
-        return part(given.documents or sizes[not given.quick], rounds)
+            part = partial(equality, directory=options.run)
+        return part(options.documents or sizes[not options.quick], rounds)
 
-    names = [given.only] if given.only else list(PARTS)
-    part = f"-{given.only}" if given.only else ""
-    path = given.json or results_file.RESULTS / f"inference{part}.json"
-    figures = results_file.measure_parts(names, measure, table, path, threads=given.threads)
+    names = [options.only] if options.only else list(PARTS)
+    part = f"-{options.only}" if options.only else ""
+    path = options.json or results_file.RESULTS / f"inference{part}.json"
+    figures = results_file.measure_parts(names, measure, table, path, threads=options.threads)
     if failed := failures(figures):
         print(f"error: {failed}", file=sys.stderr)
         raise SystemExit(1)
@@ -325,10 +325,10 @@ def equality_of(ours: NetworkTree, literal: LiteralTree, split: Split, labels: i
     return figures, [{**figures, "documents": len(split)}]
 
 
-def timed(work: Callable[[Any], Any], given: Any) -> float:
+def timed(work: Callable[[Any], Any], options: Any) -> float:
     """Return the seconds that `work` takes."""
     began = time.perf_counter()
-    work(given)
+    work(options)
     return time.perf_counter() - began
 
 

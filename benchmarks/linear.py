@@ -58,16 +58,16 @@ def main() -> None:
     parser.add_argument("--cost", type=float, default=1.0, help="members.linear_tree.cost")
     parser.add_argument("--network-tree", action="store_true", help="also fit on a tree as wide as a network's")
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/linear-CORPUS.json")
-    given = parser.parse_args()
+    options = parser.parse_args()
     use_threads(1)
-    corpus, settings = Corpus.open(given.corpus), LinearTreeSettings(cost=given.cost)
+    corpus, settings = Corpus.open(options.corpus), LinearTreeSettings(cost=options.cost)
     train = corpus.split("train")
     featurizer = Featurizer.fit(train.tokens, corpus.tokenizer.words, FeatureSettings())
     rows = featurizer.matrix(train.tokens)
     assert settings.cluster_size is not None
     tree = cluster_labels(rows, train.labels, corpus.trained, settings.cluster_size, seed=0)
     systems: dict[str, tuple[LabelTree, Fit]] = {"ours": (tree, fit_ours), "literal": (tree, fit_literally)}
-    if given.network_tree:
+    if options.network_tree:
         wide = tree_of_one_level(rows, train.labels, corpus.trained)
         systems |= {"network_tree": (wide, fit_ours), "literal_network_tree": (wide, fit_literally)}
     results: list[dict[str, Any]] = []
@@ -81,9 +81,9 @@ def main() -> None:
     figures: dict[str, float] = {f"{row['system']}_seconds": row["seconds"] for row in results}
     figures |= {f"{row['system']}_{name}": row["scores"][name] for row in results for name in COLUMNS}
     figures["speedup"] = figures["literal_seconds"] / figures["ours_seconds"]
-    if given.network_tree:
+    if options.network_tree:
         figures["speedup_network_tree"] = figures["literal_network_tree_seconds"] / figures["network_tree_seconds"]
-    results_file.write(given.json or results_file.RESULTS / f"linear-{given.corpus.name}.json", figures, results)
+    results_file.write(options.json or results_file.RESULTS / f"linear-{options.corpus.name}.json", figures, results)
 
 
 def fit_ours(

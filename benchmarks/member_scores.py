@@ -128,16 +128,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--run", type=Path, required=True, help="directory of a finished run")
     parser.add_argument("--threads", type=int, default=available_cpus(), help="default: all usable cores")
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/members-<run name>.json")
-    given = parser.parse_args(arguments)
-    if given.threads < 1:
+    options = parser.parse_args(arguments)
+    if options.threads < 1:
         parser.error("--threads: at least 1")
-    use_threads(given.threads)
-    run = Run.open(given.run)
+    use_threads(options.threads)
+    run = Run.open(options.run)
     about = {"run": run.settings.name, "corpus": run.settings.corpus.name, "documents": run.corpus.documents("valid")}
     about |= {"weights": {spec.name: spec.weight for spec in run.members}}
     rows = [{**row, **about} for row in Evidence.of_run(run).rows()]
     figures = {f"{row['combination']}_{name}": round(score, 4) for row in rows for name, score in row["scores"].items()}
-    path = given.json or results_file.RESULTS / f"members-{given.run.resolve().name}.json"
+    path = options.json or results_file.RESULTS / f"members-{options.run.resolve().name}.json"
     results_file.write(path, figures, rows)
     console = Console()
     console.print(shown(rows))

@@ -3,10 +3,10 @@
     python benchmarks/paper_scale.py [--labels 2812281] [--documents 200000] [--workers 1] [--quick] [--home DIRECTORY]
                                      [--json PATH]
 
-One label tree of the paper's shape (H = 3, K = 8, C = 160), hidden 64, one epoch for each level, all members of the
-preset `recommended`. The phases are those of `axml-ray train`, then export, opening the bundle, tagging one text after
-the other, batch prediction of the test texts and the server. In `--home`, what is finished stays: the same command
-continues after a stop, and then reports the seconds of the phases that were left only.
+One label tree of the paper's shape (H = 3, K = 8, C = 160), hidden 64, one epoch for each level (ten of a small
+corpus), all members of the preset `recommended`. The phases are those of `axml-ray train`, then export, opening the
+bundle, tagging one text after the other, batch prediction of the test texts and the server. In `--home`, what is
+finished stays: the same command continues after a stop, and adds its seconds to those of the phases before it.
 
 `write_texts` generates the corpus; its labels can be learned. Five labels with consecutive numbers form a subject,
 which has a word of its own, and a pair of words from a pool of `PAIRED` that it shares with others; 64 subjects form a
@@ -20,7 +20,7 @@ Figures: `PHASE_seconds`, `PHASE_gib` (peak of the sum of proportional set sizes
 `PHASE_process_gib` (of the largest process), `run_gib` and `bundle_gib` on disk, `opening_seconds`, `opening_mib` and
 `second_opening_mib` (private memory that a first and a second process take to open the bundle), `tagging_ms` a text,
 `documents_per_second` of batch prediction, `server_ms` a text; `P@1` to `P@5` and `R@5` of each band of frequency in
-percent, next to `frequent_P@5` of always ranking the labels with the most training documents.
+percent, `MEMBER_P@5`, next to `frequent_P@5` of always ranking the labels with the most training documents.
 """
 
 import argparse
@@ -47,7 +47,7 @@ from rich.table import Table
 from scale import ranks
 from serving import server
 
-from axml_ray.core.files import file_bytes
+from axml_ray.core.files import file_bytes, read_json, write_json
 from axml_ray.inference.bundle.export import export_bundle
 from axml_ray.progress.heartbeat import phase
 from axml_ray.progress.reporter import Reporter, report_to
@@ -79,20 +79,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help=f"{QUICK_LABELS:,} labels and {QUICK_DOCUMENTS:,} texts")
     parser.add_argument("--home", type=Path, help="directory of corpus, run and bundle; default: a temporary one")
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/paper-scale[-quick].json")
-    given = parser.parse_args(arguments)
-    labels = given.labels or (QUICK_LABELS if given.quick else LABELS)
-    documents = given.documents or (QUICK_DOCUMENTS if given.quick else DOCUMENTS)
-    path = given.json or results_file.RESULTS / ("paper-scale-quick.json" if given.quick else "paper-scale.json")
+    options = parser.parse_args(arguments)
+    labels = options.labels or (QUICK_LABELS if options.quick else LABELS)
+    documents = options.documents or (QUICK_DOCUMENTS if options.quick else DOCUMENTS)
+    path = options.json or results_file.RESULTS / ("paper-scale-quick.json" if options.quick else "paper-scale.json")
     with tempfile.TemporaryDirectory(prefix="axml-ray-paper-scale-") as temporary:
-        home = (given.home or Path(temporary)).resolve()
+        home = (options.home or Path(temporary)).resolve()
         test = round(TEST_SHARE * documents)
         write_texts(home / "train.jsonl", documents, labels, seed=0)
         write_texts(home / "test.jsonl", test, labels, seed=1)
-        phases = Phases()
+        phases = Phases(home / "costs.json")
         with report_to(phases), phases.watched():
-            found = measure(home, labels, documents, given.workers)
+            found = measure(home, labels, documents, options.workers)
     rows: list[dict[str, Any]] = [{"phase": name, **costs} for name, costs in phases.costs.items()]
-    rows.append({"labels": labels, "documents": documents, "test_documents": test, "workers": given.workers, **found})
+    rows.append({"labels": labels, "documents": documents, "test_documents": test, "workers": options.workers, **found})
     figures: dict[str, float] = {
         f"{row['phase'].replace(' ', '_')}_{name}": row[name]
         for row in rows[:-1]
@@ -125,14 +125,14 @@ def write_texts(path: Path, count: int, labels: int, seed: int) -> None:
                 field = field_order[ranks(random, 1, fields, 0.6)[0]]
                 drawn = field * SUBJECTS_OF_FIELD + ranks(random, 1 + random.poisson(SUBJECTS_OF_TEXT - 1), 64, 0.5)
                 chosen = np.unique(np.minimum(drawn, subjects - 1))
-                given = (chosen[:, None] * LABELS_OF_SUBJECT + np.arange(LABELS_OF_SUBJECT)).ravel()
-                given = given[(random.random(len(given)) < KEPT_SHARE) & (given < labels)]
+                label_ids = (chosen[:, None] * LABELS_OF_SUBJECT + np.arange(LABELS_OF_SUBJECT)).ravel()
+                label_ids = label_ids[(random.random(len(label_ids)) < KEPT_SHARE) & (label_ids < labels)]
                 words = [f"s{subject}" for subject in chosen] * OWN_TIMES
                 words += [f"p{word}" for word in pairs[chosen].ravel()] * OWN_TIMES
                 words += [f"f{field}x{word}" for word in random.integers(FIELD_WORDS, size=FIELD_TIMES)]
                 words += [f"n{word}" for word in ranks(random, NOISE_TIMES, NOISE, 1.05)]
                 random.shuffle(words)
-                record = {"text": " ".join(words), "labels": [f"L{label}" for label in given]}
+                record = {"text": " ".join(words), "labels": [f"L{label}" for label in label_ids]}
                 file.write(json.dumps(record) + "\n")
     temporary.rename(path)
 
@@ -153,7 +153,7 @@ def settings_of(home: Path, labels: int, workers: int) -> Experiment:
         },
         "tree": {"height": 3 if labels > 100_000 else 2, "cluster_size": 8, "beam": 160},
         "network": {"hidden": 64, "fully_connected": [64], "evidence": False},
-        "training": {"epochs": [1, 1], "average_after": [0, 0], "batch_size": 200},
+        "training": {"epochs": [1, 1] if labels > 100_000 else [10, 10], "average_after": [0, 0], "batch_size": 200},
         "ensemble": {"trees": 1},
         "resources": {"workers": workers, "cpus_per_worker": 1.0},
     }
@@ -174,9 +174,11 @@ def measure(home: Path, labels: int, documents: int, workers: int) -> dict[str, 
         "run_gib": file_bytes(settings.run_directory) / 2**30,
         "bundle_gib": file_bytes(bundle) / 2**30,
         "scores": metrics["ensemble"],
+        "members": metrics["members"],
         "bands": metrics["bands"],
         "frequent_P@5": frequent_precision(current),
         **{f"P@{k}": metrics["ensemble"][f"P@{k}"] for k in (1, 3, 5)},
+        **{f"{name}_P@5": scores["P@5"] for name, scores in metrics["members"].items()},
         **{f"R@5_{band['name']}": band["R@5"] for band in metrics["bands"] if "R@5" in band},
     }
     del current
@@ -249,23 +251,31 @@ def ask_server(url: str, texts: Path) -> float:
 
 
 class Phases(Reporter):
-    """Records seconds and peak memory of each phase, from samples every half second; nested phases are not divided."""
+    """Records seconds and peak memory of each phase, from samples every half second; nested phases are not divided.
 
-    def __init__(self) -> None:
+    The costs lie in a file, so that those of an interrupted command count.
+    """
+
+    def __init__(self, path: Path) -> None:
         super().__init__()
-        self.costs: dict[str, dict[str, float]] = {}
+        self._path = path
+        self.costs: dict[str, dict[str, float]] = read_json(path) if path.is_file() else {}
         self._open: list[str] = []
+        self._counted = 0.0
+        self._lock = threading.Lock()
 
     def begin_phase(self, name: str) -> None:
         """Begin to count costs for a phase."""
+        if not self._open:
+            self.costs.setdefault(name, {"seconds": 0.0, "gib": 0.0, "process_gib": 0.0})
+            self._counted = time.perf_counter()
         self._open.append(name)
-        self.costs.setdefault(self._open[0], {"seconds": 0.0, "gib": 0.0, "process_gib": 0.0})
 
     def end_phase(self, name: str, seconds: float) -> None:
-        """Add the seconds of a phase."""
-        if len(self._open) == 1:
-            self.costs[name]["seconds"] += seconds
-        self._open.pop()
+        """Count the rest of a phase."""
+        self.sample()
+        with self._lock:
+            self._open.pop()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -285,13 +295,17 @@ class Phases(Reporter):
             watcher.join()
 
     def sample(self) -> None:
-        """Add a sample of the memory of this process and all below it."""
-        if not self._open:
-            return
-        cost = self.costs[self._open[0]]
-        processes = [os.getpid(), *descendants(os.getpid())]
-        sizes = [proportional_bytes(process) / 2**30 for process in processes]
-        cost["gib"], cost["process_gib"] = max(cost["gib"], sum(sizes)), max(cost["process_gib"], *sizes)
+        """Add the seconds since the last sample, and a sample of the memory of this process and all below it."""
+        with self._lock:
+            if not self._open:
+                return
+            cost = self.costs[self._open[0]]
+            now = time.perf_counter()
+            cost["seconds"], self._counted = cost["seconds"] + now - self._counted, now
+            processes = [os.getpid(), *descendants(os.getpid())]
+            sizes = [proportional_bytes(process) / 2**30 for process in processes]
+            cost["gib"], cost["process_gib"] = max(cost["gib"], sum(sizes)), max(cost["process_gib"], *sizes)
+            write_json(self._path, self.costs)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:

@@ -111,17 +111,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--with-valid", action="store_true", help="train the peers on train and validation documents")
     parser.add_argument("--threads", type=int, default=available_cpus(), help="default: all usable cores")
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/peers-<run name>.json")
-    given = parser.parse_args(arguments)
-    if given.threads < 1:
+    options = parser.parse_args(arguments)
+    if options.threads < 1:
         parser.error("--threads: at least 1")
     console = Console()
     try:
         rows = compare(
-            given.run,
-            systems=given.systems,
-            quick=given.quick,
-            with_valid=given.with_valid,
-            threads=given.threads,
+            options.run,
+            systems=options.systems,
+            quick=options.quick,
+            with_valid=options.with_valid,
+            threads=options.threads,
             console=console,
         )
     except (SettingsError, PeerError) as error:
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(2) from None
     console.print(table(rows))
     console.print(costs_table(rows))
-    path = given.json or results_file.RESULTS / f"peers-{given.run.resolve().name}.json"
+    path = options.json or results_file.RESULTS / f"peers-{options.run.resolve().name}.json"
     results_file.write(path, figures(rows), rows)
     console.print(Text(f"written to {path}"))
 
@@ -169,7 +169,7 @@ def compare(
     console.print(f"{run.name}: {len(texts):,} training documents of {' + '.join(splits)}", highlight=False)
     task = featurize(texts, labels, test_texts, len(run.corpus.labels))
     available = sum(run.corpus.documents(split) for split in splits)
-    given = {
+    options = {
         "trained_on": " + ".join(splits),
         "training_documents": len(texts),
         "training_documents_left_out_by_quick": available - len(texts),
@@ -178,22 +178,22 @@ def compare(
         "beam": BEAM,
         "threads": threads,
     }
-    return [ours(run), *(_row_of(name, run, task, truth, given, console) for name in systems)]
+    return [ours(run), *(_row_of(name, run, task, truth, options, console) for name in systems)]
 
 
 def _row_of(
-    name: str, run: Run, task: Task, truth: Ragged, given: Mapping[str, Any], console: Console
+    name: str, run: Run, task: Task, truth: Ragged, options: Mapping[str, Any], console: Console
 ) -> dict[str, Any]:
     """Return the row of one peer, after installing, training and judging it."""
     peer = PEERS[name]
-    row = {"system": name, "scores": {}, "seconds": {}, "program": peer.program, "trees": peer.trees, **given}
+    row = {"system": name, "scores": {}, "seconds": {}, "program": peer.program, "trees": peer.trees, **options}
     try:
         python = environment(console, peer.program, PROGRAMS[peer.program])
     except PeerError as error:
         console.print(Text(f"{name}: {error}"))
         return {**row, "failed": str(error)}
-    with console.status(f"training {name} on {given['threads']} threads"):
-        top, done = train_and_predict(python, task, peer, given["threads"])
+    with console.status(f"training {name} on {options['threads']} threads"):
+        top, done = train_and_predict(python, task, peer, options["threads"])
     return row | {
         "scores": judge(run, top, truth),
         "seconds": {**task.seconds, **done["seconds"]},

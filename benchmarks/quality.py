@@ -44,7 +44,7 @@ from rich.text import Text
 from axml_ray.cli.parser import with_flags
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json
-from axml_ray.evaluation.metrics.label_sets import ScoredPairs
+from axml_ray.evaluation.metrics.label_sets import best_threshold, scores_above
 from axml_ray.evaluation.metrics.metrics import Scores
 from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, inverse_propensity
 from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
@@ -73,25 +73,25 @@ def main(arguments: list[str] | None = None) -> None:
             config.write_text(yaml.safe_dump({key: content[key] for key in ("name", "corpus")}), encoding="utf-8")
             rest += ["--preset", known.preset]
         flags = ["--config", str(config), *rest] if known.corpus else rest
-        settings, given = with_flags("Score a corpus' config.", _flags, flags)
+        settings, options = with_flags("Score a corpus' config.", _flags, flags)
     if not known.corpus:
         print("error: --corpus: name one of configs/*.yaml", file=sys.stderr)
         raise SystemExit(2)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     console = Console()
-    part = "-".join(word for word in (known.corpus, known.preset, given.part) if word)
-    wanted, trees = settings.ensemble.trees, given.trees or settings.ensemble.trees
+    part = "-".join(word for word in (known.corpus, known.preset, options.part) if word)
+    wanted, trees = settings.ensemble.trees, options.trees or settings.ensemble.trees
     rows = []
     try:
-        if given.seeds < 1 or trees < wanted:
+        if options.seeds < 1 or trees < wanted:
             raise SettingsError(f"--seeds: at least 1; --trees: at least ensemble.trees, which is {wanted}")
-        for seed in range(settings.seed, settings.seed + given.seeds):
+        for seed in range(settings.seed, settings.seed + options.seeds):
             rows.append(of_seed(settings, f"quality-{part}-seed{seed}", seed, trees))
             console.print(shown(rows))
     except (SettingsError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
-    path = given.json or results_file.RESULTS / f"quality-{part}.json"
+    path = options.json or results_file.RESULTS / f"quality-{part}.json"
     results_file.write(path, figures(rows, rows[0]["trees"]), rows)
     console.print(Text(f"written to {path}"))
 
@@ -140,8 +140,8 @@ def of_seed(settings: Experiment, name: str, seed: int, trees: int) -> dict[str,
 
 def label_sets(run: Run) -> dict[str, float]:
     """Return micro-F1 and so on of the labels above the threshold that is best on validation, with all trees."""
-    threshold = ScoredPairs.of(current_predictions(run, "valid").read(ENSEMBLE)).best_threshold()
-    return ScoredPairs.of(current_predictions(run, "test").read(ENSEMBLE)).scores_above(threshold)
+    threshold = best_threshold(current_predictions(run, "valid").read(ENSEMBLE))
+    return scores_above(current_predictions(run, "test").read(ENSEMBLE), threshold)
 
 
 def by_trees(run: Run) -> Iterator[tuple[str, dict[str, float], dict[str, float]]]:

@@ -127,12 +127,12 @@ def main(arguments: list[str] | None = None) -> None:
     """Write the tables into the pages, or check them."""
     parser = argparse.ArgumentParser(description="Write the tables of scores from the results.")
     parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a page differs")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     made = tables(results_file.RESULTS)
     for page in PAGES:
         before = page.read_text(encoding="utf-8")
         after = with_tables(before, made)
-        if given.check and before != after:
+        if options.check and before != after:
             print(f"{page.name}: differs from benchmarks/results; run benchmarks/quality_table.py", file=sys.stderr)
             raise SystemExit(1)
         if before != after:

@@ -61,12 +61,12 @@ START_SECONDS = 25
 
 def main() -> None:
     """Measure all sides in turn, or the one given by `--side`."""
-    settings, given = with_flags("What Ray costs a level's training.", _flags)
-    if given.side:
-        print(json.dumps(side(settings, given.side, given.seconds, given.concurrent)))
+    settings, options = with_flags("What Ray costs a level's training.", _flags)
+    if options.side:
+        print(json.dumps(side(settings, options.side, options.seconds, options.concurrent)))
         return
     console, rows = Console(), []
-    for number in range(given.rounds):
+    for number in range(options.rounds):
         for name in SIDES:
             command = [sys.executable, __file__, "--side", name, *sys.argv[1:]]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -77,11 +77,11 @@ def main() -> None:
     rate = {name: [row["documents_per_second"] for row in rows if row["side"] == name] for name in SIDES}
     figures = {
         figure: statistics.median(ours / plain for ours, plain in zip(rate[name], rate["plain"], strict=True))
-        for figure, name in ((TREES.get(given.concurrent, "task_share"), "task"), ("group_share", "group"))
+        for figure, name in ((TREES.get(options.concurrent, "task_share"), "task"), ("group_share", "group"))
     }
     console.print(figures)
-    part = f"-{given.concurrent}" if given.concurrent > 1 else ""
-    results_file.write(given.json or results_file.RESULTS / f"ray-share{part}.json", figures, rows)
+    part = f"-{options.concurrent}" if options.concurrent > 1 else ""
+    results_file.write(options.json or results_file.RESULTS / f"ray-share{part}.json", figures, rows)
 
 
 def _flags(parser: argparse.ArgumentParser) -> None:

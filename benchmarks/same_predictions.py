@@ -34,14 +34,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for name in ("--before", "--after"):
         parser.add_argument(name, type=absolute, required=True, metavar="RUN", help="directory of a finished run")
     parser.add_argument("--json", type=Path, default=results_file.RESULTS / "same-predictions.json")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        figures = compare(given.before, given.after)
+        figures = compare(options.before, options.after)
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     Console().print(figures)
-    results_file.write(given.json, figures, [])
+    results_file.write(options.json, figures, [])
     apart = [name for name in MEASURES if abs(figures[f"{name}_difference"]) > MOST_POINTS]
     if apart or figures["same_top_label"] < LEAST_SAME:
         print("error: the runs do not predict alike", file=sys.stderr)

@@ -63,15 +63,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--plain", type=int, default=PLAIN_DOCUMENTS, help="documents of the plain loop")
     parser.add_argument("--folder", type=Path, help="where the generated corpora lie (default: a temporary directory)")
     parser.add_argument("--json", type=Path, default=results_file.RESULTS / "scale.json")
-    given = parser.parse_args(arguments)
-    documents = given.documents or (150_000 if given.quick else DOCUMENTS)
-    growth = tuple(given.growth or ((100_000, 200_000) if given.quick else (1_000_000, 2_000_000)))
+    options = parser.parse_args(arguments)
+    documents = options.documents or (150_000 if options.quick else DOCUMENTS)
+    growth = tuple(options.growth or ((100_000, 200_000) if options.quick else (1_000_000, 2_000_000)))
     console = Console()
     rows: list[dict[str, Any]] = []
-    with tempfile.TemporaryDirectory(dir=given.folder, prefix="axml-ray-scale-") as temporary:
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="axml-ray-scale-") as temporary:
         folder = Path(temporary)
         names = max(1000, round(LABELS * min(1.0, documents / DOCUMENTS)))
-        plain_documents = min(documents, given.plain)
+        plain_documents = min(documents, options.plain)
         with console.status("generating"):
             write(folder / "test.jsonl", TEST_DOCUMENTS, 1, names)
             write(folder / "plain.jsonl", plain_documents, 0, max(1000, round(LABELS * plain_documents / DOCUMENTS)))
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     whole = by_count[documents]
     speed, plain_speed = whole["documents"] / whole["seconds"], plain_documents / plain_seconds
     results_file.write(
-        given.json,
+        options.json,
         {
             "prepare_speedup": speed / plain_speed,
             "peak_gib": whole["peak_gib"],
@@ -101,7 +101,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         },
         rows,
     )
-    console.print(f"{speed / plain_speed:.2f} times the plain loop; written to {given.json}", highlight=False)
+    console.print(f"{speed / plain_speed:.2f} times the plain loop; written to {options.json}", highlight=False)
 
 
 def generate(count: int, seed: int, names: int) -> Iterator[bytes]:
@@ -116,10 +116,10 @@ def generate(count: int, seed: int, names: int) -> Iterator[bytes]:
         random = np.random.default_rng([seed, begin])
         sizes = random.poisson(WORDS_OF_A_TEXT, CHUNK)
         text = ranks(random, int(sizes.sum()), WORDS, 1.05)
-        given = random.poisson(LABELS_OF_A_TEXT - 1, CHUNK) + 1
-        tags = ranks(random, int(given.sum()), names, 0.55)
+        label_counts = random.poisson(LABELS_OF_A_TEXT - 1, CHUNK) + 1
+        tags = ranks(random, int(label_counts.sum()), names, 0.55)
         word, tag = 0, 0
-        for size, tagged in zip(sizes[: count - begin].tolist(), given[: count - begin].tolist(), strict=True):
+        for size, tagged in zip(sizes[: count - begin].tolist(), label_counts[: count - begin].tolist(), strict=True):
             record = {
                 "text": " ".join(words[i] for i in text[word : word + size]),
                 "labels": list(dict.fromkeys(labels[i] for i in tags[tag : tag + tagged])),
@@ -183,17 +183,17 @@ def plain(path: Path, folder: Path) -> float:
             seen.add(hashlib.blake2b(text.encode(), digest_size=16).digest())
             words = WORD.findall(text.lower())[:500]
             word_counts.update(set(words))
-            given = list(dict.fromkeys(label.strip() for label in record["labels"]))
-            label_counts.update(given)
+            unique_labels = list(dict.fromkeys(label.strip() for label in record["labels"]))
+            label_counts.update(unique_labels)
             texts.append(text)
             tokens.append(words)
-            labels.append(given)
+            labels.append(unique_labels)
     ranked = sorted(word_counts, key=lambda word: (-word_counts[word], word))[: 500_000 - 2]
     id_of = {word: i for i, word in enumerate(ranked, start=2)}
     names = sorted(label_counts, key=lambda label: (-label_counts[label], label))
     label_id = {label: i for i, label in enumerate(names)}
     token_ids = [[id_of.get(word, 1) for word in words] or [1] for words in tokens]
-    label_ids = [sorted(label_id[label] for label in given) for given in labels]
+    label_ids = [sorted(label_id[label] for label in ids) for ids in labels]
     columns = {
         "id": pa.array([f"train.jsonl:{i}" for i in range(1, len(texts) + 1)]),
         "tokens": pa.array(token_ids, pa.list_(pa.int32())),

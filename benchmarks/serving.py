@@ -196,11 +196,11 @@ def soak(python: Path, url: str, process: int, minutes: float, rate: float, text
     return {**row, "minutes": minutes, "quarters_mib": parts}
 
 
-def measure(given: argparse.Namespace, console: Console) -> results_file.Result:
+def measure(options: argparse.Namespace, console: Console) -> results_file.Result:
     """Measure all servers and loads."""
     python = environment(console, "locust", LOCUST)
-    texts = test_texts(given.texts, 2_000)
-    tagger = Tagger.load(given.bundle)
+    texts = test_texts(options.texts, 2_000)
+    tagger = Tagger.load(options.bundle)
     trees = len(tagger.bundle.manifest.level_sizes)
     alone = {size: in_process(tagger, texts, size) for size in (MANY, len(texts))}
     del tagger
@@ -221,12 +221,12 @@ def measure(given: argparse.Namespace, console: Console) -> results_file.Result:
                 return row
 
             prefix = "" if name == "together" else f"{name}_"
-            with console.status(f"the server, {name}"), server(given.bundle, together) as (url, process):
+            with console.status(f"the server, {name}"), server(options.bundle, together) as (url, process):
                 load(python, url, WARM_SECONDS, 16, texts=path)
                 for users in USERS:
-                    single = add("closed", load(python, url, given.seconds, users, texts=path))["requests_per_s"]
-                large = add("closed", load(python, url, given.seconds, 8, texts=path, texts_a_request=MANY))
-                half = add("half", load(python, url, given.seconds, USERS[-1], texts=path, rate=single / 2))
+                    single = add("closed", load(python, url, options.seconds, users, texts=path))["requests_per_s"]
+                large = add("closed", load(python, url, options.seconds, 8, texts=path, texts_a_request=MANY))
+                half = add("half", load(python, url, options.seconds, USERS[-1], texts=path, rate=single / 2))
                 most = MANY * large["requests_per_s"]
                 figures |= {
                     f"{prefix}saturation_share": most / alone[MANY],
@@ -234,7 +234,7 @@ def measure(given: argparse.Namespace, console: Console) -> results_file.Result:
                     f"{prefix}single_text_share": single / alone[MANY],
                 }
                 if name == "together":
-                    row = add("soak", soak(python, url, process, given.soak_minutes, 0.8 * single, path))
+                    row = add("soak", soak(python, url, process, options.soak_minutes, 0.8 * single, path))
                     figures |= {name: half[name] for name in ("p50_ms", "p95_ms", "p99_ms")}
                     figures["soak_requests"] = row["requests"]
                     figures["soak_growth_mib"] = row["quarters_mib"][3] - row["quarters_mib"][0]
@@ -274,20 +274,20 @@ def main() -> None:
     parser.add_argument("--soak-minutes", type=float, default=6.0, help="of the soak")
     parser.add_argument("--quick", action="store_true", help="8 seconds of each, one minute of soak")
     parser.add_argument("--json", type=absolute, default=results_file.RESULTS / "serving.json", help="where to")
-    given = parser.parse_args()
-    if given.quick:
-        given.seconds, given.soak_minutes = 8.0, 1.0
+    options = parser.parse_args()
+    if options.quick:
+        options.seconds, options.soak_minutes = 8.0, 1.0
     console = Console()
     try:
-        figures, rows = measure(given, console)
+        figures, rows = measure(options, console)
     except (SettingsError, PeerError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     console.print(table(rows))
     for name, value in figures.items():
         console.print(f"{name}: {value:.3f}", highlight=False)
-    results_file.write(given.json, figures, rows)
-    console.print(Text(f"written to {given.json}"))
+    results_file.write(options.json, figures, rows)
+    console.print(Text(f"written to {options.json}"))
 
 
 if __name__ == "__main__":

@@ -47,16 +47,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--against", metavar="REVISION", help="a commit that takes turns with this working tree")
     parser.add_argument("--json", type=Path, default=results_file.RESULTS / "tagger.json", help="where to")
     parser.add_argument(MEASURE, action="store_true", help=argparse.SUPPRESS)
-    given = parser.parse_args(arguments)
-    if given.measure:
-        print(json.dumps(measure(given.bundle, given.texts)))
+    options = parser.parse_args(arguments)
+    if options.measure:
+        print(json.dumps(measure(options.bundle, options.texts)))
         return
 
     def in_turn(repository: Path, _: Path) -> dict[str, Any]:
-        return in_process(repository, given.bundle, given.texts)
+        return in_process(repository, options.bundle, options.texts)
 
-    rows = measure_in_turns(in_turn, given.rounds, given.against)
-    results_file.write(given.json, figures(rows), rows)
+    rows = measure_in_turns(in_turn, options.rounds, options.against)
+    results_file.write(options.json, figures(rows), rows)
 
 
 def in_process(repository: Path, bundle: Path, texts: Path) -> dict[str, Any]:

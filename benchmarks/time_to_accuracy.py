@@ -56,13 +56,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--corpora", nargs="+", default=list(CORPORA), help="names of configs; default: both")
     parser.add_argument("--systems", nargs="+", choices=PEERS, default=list(BY_DEFAULT))
     parser.add_argument("--draw", action="store_true", help="only draw the results again")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     console = Console()
-    for corpus in [] if given.draw else given.corpora:
+    for corpus in [] if options.draw else options.corpora:
         settings = configuration.load(results_file.ROOT / "configs" / f"{corpus}.yaml", name=f"quality-{corpus}-seed0")
         rows: list[dict[str, Any]] = []
-        for row in measure(settings, given.systems, console):
+        for row in measure(settings, options.systems, console):
             rows.append(row)
             results_file.write(results_file.RESULTS / f"{PREFIX}-{corpus}.json", figures(rows), rows)
         console.print(shown(corpus, rows))

@@ -90,20 +90,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--json", type=Path, help="default: benchmarks/results/training.json, with --only NAME training-NAME.json"
     )
-    given = parser.parse_args(arguments)
-    rounds = given.rounds or (4 if given.quick else 12)
-    if given.threads < 1 or rounds < 1:
+    options = parser.parse_args(arguments)
+    rounds = options.rounds or (4 if options.quick else 12)
+    if options.threads < 1 or rounds < 1:
         parser.error("--threads and --rounds: at least 1")
-    use_threads(given.threads)
+    use_threads(options.threads)
 
     def measure(name: str) -> results_file.Result:
         part, quick_steps, steps = PARTS[name]
-        return part(Effort(rounds=rounds, steps=quick_steps if given.quick else steps, threads=given.threads))
+        return part(Effort(rounds=rounds, steps=quick_steps if options.quick else steps, threads=options.threads))
 
-    names = [given.only] if given.only else list(PARTS)
-    part = f"-{given.only}" if given.only else ""
-    path = given.json or results_file.RESULTS / f"training{part}.json"
-    results_file.measure_parts(names, measure, table, path, threads=given.threads)
+    names = [options.only] if options.only else list(PARTS)
+    part = f"-{options.only}" if options.only else ""
+    path = options.json or results_file.RESULTS / f"training{part}.json"
+    results_file.measure_parts(names, measure, table, path, threads=options.threads)
 
 
 # Ours and the literal implementation, in turns
@@ -206,8 +206,8 @@ def processes(tasks: Sequence[tuple[Callable[..., None], tuple[Any, ...]]]) -> I
     context = multiprocessing.get_context("spawn")
     pipes = [context.Pipe() for _ in tasks]
     started = [
-        context.Process(target=function, args=(theirs, *given), daemon=True)
-        for (_, theirs), (function, given) in zip(pipes, tasks, strict=True)
+        context.Process(target=function, args=(theirs, *arguments), daemon=True)
+        for (_, theirs), (function, arguments) in zip(pipes, tasks, strict=True)
     ]
     for process, (_, theirs) in zip(started, pipes, strict=True):
         process.start()

@@ -105,15 +105,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--longest", type=int, default=200, help="words at which texts are cut")
     parser.add_argument("--threads", type=int, default=available_cpus(), help="default: all usable cores")
     parser.add_argument("--json", type=Path, help="default: benchmarks/results/training-accuracy.json")
-    given = parser.parse_args(arguments)
-    documents, longest, epochs, seeds = 5_000, given.longest, given.epochs, given.seeds
-    if given.quick:
+    options = parser.parse_args(arguments)
+    documents, longest, epochs, seeds = 5_000, options.longest, options.epochs, options.seeds
+    if options.quick:
         documents, longest, epochs, seeds = 1_000, 100, 3, 1
-    use_threads(given.threads)
+    use_threads(options.threads)
     rows: list[dict[str, Any]] = []
     figures: dict[str, float] = {}
     shown = Table("corpus", "system", "valid nDCG@5, seed by seed", "mean", "spread")
-    for corpus in [given.corpus] if given.corpus else CORPORA:
+    for corpus in [options.corpus] if options.corpus else CORPORA:
         task = task_of(corpus, documents, longest)
         for name, train in (("ours", ours), ("literal", literal)):
             scores = []
@@ -130,7 +130,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             listed = " ".join(f"{score:.2f}" for score in scores)
             shown.add_row(corpus, name, listed, f"{statistics.mean(scores):.2f}", f"{spread:.2f}")
     Console().print(shown)
-    results_file.write(given.json or results_file.RESULTS / "training-accuracy.json", figures, rows)
+    results_file.write(options.json or results_file.RESULTS / "training-accuracy.json", figures, rows)
 
 
 if __name__ == "__main__":

@@ -107,18 +107,18 @@ def replayed(trials: Sequence[Trial], epoch: int, side_by_side: int, sweep: Swee
 
 def main(arguments: list[str] | None = None) -> None:
     """Run both sweeps, print what they took, write the results; an error exits 2 with one message."""
-    settings, given = with_flags("What early stopping saves a sweep.", _flags, arguments)
+    settings, options = with_flags("What early stopping saves a sweep.", _flags, arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     console = Console(highlight=False)
     rows: list[dict[str, Any]] = []
     try:
         corpus = prepare_corpus(settings)
-        if given.quick:
-            vars(given).update(QUICK)
-        space = Space.load(given.space)
+        if options.quick:
+            vars(options).update(QUICK)
+        space = Space.load(options.space)
         full = Sweep(
-            settings=settings, space=space, name=f"{settings.name}-tuning-full", trials=given.trials, part=given.part,
-            search="random", early_stopping=False,
+            settings=settings, space=space, name=f"{settings.name}-tuning-full", trials=options.trials,
+            part=options.part, search="random", early_stopping=False,
         )  # fmt: skip
         connect()
         found: dict[str, list[Trial]] = {}
@@ -132,7 +132,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None
     console.print(shown(figures))
-    path = given.json or results_file.RESULTS / f"tuning-{settings.name}.json"
+    path = options.json or results_file.RESULTS / f"tuning-{settings.name}.json"
     results_file.write(path, {name: round(value, 4) for name, value in figures.items()}, rows)
     console.print(Text(f"written to {path}"))
 

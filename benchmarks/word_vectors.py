@@ -125,15 +125,15 @@ def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 def main(arguments: list[str] | None = None) -> None:
     """Compute both kinds of vectors, train from each, and write the results after each training."""
-    settings, given = with_flags("Compare word vectors of PPMI and SVD with skip-gram's.", _flags, arguments)
+    settings, options = with_flags("Compare word vectors of PPMI and SVD with skip-gram's.", _flags, arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     console = Console(highlight=False)
-    use_threads(given.threads)
-    if given.quick:
+    use_threads(options.threads)
+    if options.quick:
         documents = min(QUICK_DOCUMENTS, settings.corpus.max_train_documents or QUICK_DOCUMENTS)
         corpus = settings.corpus.model_copy(update={"max_train_documents": documents})
         settings = settings.model_copy(update={"corpus": corpus, "name": f"{settings.name}-quick"})
-    path = given.json or results_file.RESULTS / f"word-vectors-{settings.name}.json"
+    path = options.json or results_file.RESULTS / f"word-vectors-{settings.name}.json"
     rows: list[dict[str, Any]] = []
     prepared = prepare_corpus(experiment(settings, "ppmi", "train", settings.seed))
     directory = prepared.directory.with_name(f"{prepared.directory.name}-vectors")
@@ -141,10 +141,10 @@ def main(arguments: list[str] | None = None) -> None:
     vectors = {"ppmi": "train", "skip_gram": str(directory / "vectors.npy")}
     prepare_corpus(experiment(settings, "skip_gram", vectors["skip_gram"], settings.seed))
     ray.shutdown()  # preparation may have started it; a single tree trains without
-    for seed in range(settings.seed, settings.seed + (1 if given.quick else given.seeds)):
+    for seed in range(settings.seed, settings.seed + (1 if options.quick else options.seeds)):
         for kind in KINDS:
             row = {"kind": kind, "seed": seed, "scores": scores(experiment(settings, kind, vectors[kind], seed))}
-            row |= {"vector_seconds": about["seconds"][kind], "threads": given.threads, "gensim": about["gensim"]}
+            row |= {"vector_seconds": about["seconds"][kind], "threads": options.threads, "gensim": about["gensim"]}
             counts = {split: prepared.documents(split) for split in ("train", "valid")}
             rows.append(row | {"documents": counts, "words": len(prepared.tokenizer)})
             console.print(f"{kind}, seed {seed}: {rows[-1]['scores']}")

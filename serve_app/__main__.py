@@ -24,6 +24,7 @@ from axml_ray.cluster.capacity import max_processes
 from axml_ray.cluster.connection import connect
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.extras import require_extra
+from axml_ray.core.paths import with_urls
 from serve_app.settings import ApplicationSettings
 
 RAY_VARIABLES = {
@@ -93,7 +94,8 @@ def main(given: argparse.Namespace) -> None:
     handle = serve.run(application, name="axml-ray")
     [node] = ray.nodes()
     metrics = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-    print(f"Serving {settings.bundle} at http://{settings.host}:{settings.port} (API: /docs; Prometheus: {metrics})")
+    address = f"http://{settings.host}:{settings.port}"
+    print(f"Serving {with_urls(settings.bundle)} at {address} (API: /docs; Prometheus: {metrics})")
     print("Press Ctrl-C to stop.", flush=True)
     signal.sigwait(end_signals)
     print("Draining requests in flight …")

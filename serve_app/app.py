@@ -20,7 +20,6 @@ from ray.serve.handle import DeploymentHandle
 from starlette.types import ASGIApp
 
 from axml_ray.cluster.capacity import largest_node
-from axml_ray.core.files import file_bytes
 from axml_ray.core.limits import available_cpus
 from axml_ray.core.memory import PROCESS_BYTES
 from axml_ray.inference.bundle.bundle import Bundle
@@ -36,7 +35,7 @@ from serve_app.settings import INFLIGHT_BATCHES, ApplicationSettings, ServingSet
 
 MANY = 10_000
 """Requests that Serve admits to a deployment: more than the application's own queue ever lets through."""
-HEALTH_CHECK_S, HEALTH_ANSWER_S = 2.0, 5.0
+HEALTH_CHECK_S, HEALTH_ANSWER_S = 1.0, 4.0
 """Seconds between health checks of a replica, and for the answer to one; after three failures Serve replaces it."""
 INGRESS_CPUS = 0.1
 """CPUs that Ray reserves for a replica of the ingress."""
@@ -92,11 +91,9 @@ def members_memory(bundle: Bundle, names: Sequence[str] | None) -> float:
 
     At most half of the largest node, as the old and the new replica are there during a roll-out.
     """
-    size = file_bytes(bundle.directory)
-    if names is not None:  # files outside of the members' directories are common to all
-        size -= sum(
-            file_bytes(bundle.directory / entry.path) for entry in bundle.manifest.members if entry.name not in names
-        )
+    others = [] if names is None else [f"{entry.path}/" for entry in bundle.manifest.members if entry.name not in names]
+    # Files outside of the members' directories are common to all.
+    size = sum(file.bytes for name, file in bundle.manifest.files.items() if not name.startswith(tuple(others)))
     return min(predictor_bytes(size), largest_node("memory") // 2)
 
 

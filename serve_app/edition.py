@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from axml_ray.core.errors import SettingsError
+from axml_ray.core.paths import with_urls
 from axml_ray.inference.bundle.bundle import Bundle
 from axml_ray.inference.bundle.manifest import MANIFEST, sha256
 
@@ -52,7 +53,8 @@ class Edition:
         bundle = Bundle.open(self.directory, verify=False)
         if sha256(bundle.directory / MANIFEST) != self.checksum:
             raise SettingsError(
-                f"{self.directory}: the bundle was replaced since it was deployed; deploy again with another `revision`"
+                f"{with_urls(self.directory)}: the bundle was replaced since it was deployed; deploy again with "
+                "another `revision`"
             )
         return bundle
 

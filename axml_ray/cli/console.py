@@ -101,14 +101,14 @@ def job_on_run(description: str | None, add: AddFlags) -> Decorator:
             raise SettingsError("command line: --run: name the directory of a run")
         before = read_settings(directory)
         config = ["--config", str(RunLayout(directory).settings)]
-        settings, given = with_flags(description or "", add_run, [*config, *argv], FREE)
+        settings, options = with_flags(description or "", add_run, [*config, *argv], FREE)
         now = moved_to(settings, directory)
         if changed := [key for key, value in now if key not in FREE and value != getattr(before, key)]:
             raise SettingsError(
                 f"command line: the settings of {directory} cannot be changed, except for {', '.join(FREE)}; remove "
                 f"the flags of {', '.join(changed)}"
             )
-        return now, given
+        return now, options
 
     return lambda work: Command(parse, work)
 

@@ -54,6 +54,6 @@ def table(findings: "list[Finding]") -> "Table":
         shown.add_column(name, overflow="fold")
     for finding in findings:
         style = "bold red" if finding.is_problem else ""
-        mark = "✗ " if finding.is_problem else "✓ "
-        shown.add_row(Text(mark + finding.subject, style), Text(finding.value), Text(finding.meaning, style))
+        sign = "✗ " if finding.is_problem else "✓ "
+        shown.add_row(Text(sign + finding.subject, style), Text(finding.value), Text(finding.meaning, style))
     return shown

@@ -49,10 +49,10 @@ def with_flags(
     add(parser)
     try:
         parser.add_settings(shown)
-        given = parser.parse_args(arguments)
-        flags = parser.pop_settings(given)
-        path = find_config(given.config) if given.config else None
-        return build(read_config(path), path, flags=flags), given
+        namespace = parser.parse_args(arguments)
+        flags = parser.pop_settings(namespace)
+        path = find_config(namespace.config) if namespace.config else None
+        return build(read_config(path), path, flags=flags), namespace
     except SettingsError as error:
         parser.exit(2, f"error: {error}\n")
 
@@ -90,7 +90,7 @@ class _Parser(argparse.ArgumentParser):
                     add(kind, f"{name}.", options)
                     continue
                 about = argparse.SUPPRESS
-                if shown is None or any(f"{name}.".startswith(f"{one}.") for one in shown):
+                if shown is None or any(f"{name}.".startswith(f"{shown_prefix}.") for shown_prefix in shown):
                     default = "null" if field.default is None else field.default
                     about = f"{field.description} (default: {default})".replace("%", "%%")
                 self._forms[name] = _form(kind)
@@ -100,11 +100,11 @@ class _Parser(argparse.ArgumentParser):
 
         add(Experiment, "", self)
 
-    def pop_settings(self, given: argparse.Namespace) -> dict[str, Any]:
+    def pop_settings(self, namespace: argparse.Namespace) -> dict[str, Any]:
         """Remove the values of settings from parsed arguments, and return them, groups as dictionaries."""
         values: dict[str, Any] = {}
-        for name in [name for name in self._forms if name in given]:
-            value = _read_value(self._forms[name], vars(given).pop(name))
+        for name in [name for name in self._forms if name in namespace]:
+            value = _read_value(self._forms[name], vars(namespace).pop(name))
             for key in reversed(name.split(".")):
                 value = {key: value}
             values = merged(values, value)

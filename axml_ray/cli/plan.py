@@ -36,6 +36,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     from axml_ray.planning.report import choices_table, render
     from axml_ray.planning.work import training_rates
     from axml_ray.runs.selection import planned_selection
+    from axml_ray.settings.presets import knn_refusal
 
     counts = count_corpus(settings)
     settings, choices = adapt(settings, counts.documents, counts.labels)
@@ -47,5 +48,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     console.print(render(plan))
     if choices:
         console.print(choices_table(choices))
+    if "knn" in settings.members.chosen and (refusal := knn_refusal(counts.documents)):
+        console.print(f"WARNING: {refusal}: set members.knn.weight to 0, or limit training.documents.")
     if given.json:
         write_output("--json", given.json, lambda path: write_json(path, plan.as_json()))

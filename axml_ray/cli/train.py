@@ -89,12 +89,14 @@ def next_steps(settings: Experiment) -> str:
         ("predict", "--bundle", bundle, "--input", "new.jsonl", "--output", "predictions"),
         ("serve", "--bundle", bundle),
     )
-    here = Path.cwd()  # paths below it are shown relative to it
+    working_directory = Path.cwd()  # paths below it are shown relative to it
     lines = []
     for command in commands:
         argv = [
-            os.path.relpath(one) if isinstance(one, Path) and one.is_relative_to(here) else with_urls(one)
-            for one in command
+            os.path.relpath(word)
+            if isinstance(word, Path) and word.is_relative_to(working_directory)
+            else with_urls(word)
+            for word in command
         ]
         lines.append(f"  axml-ray {shlex.join(argv)}")
     if settings.corpus.source == "installed_packages":

@@ -4,6 +4,7 @@ import json
 import logging
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.progress.heartbeat import Heartbeat
@@ -79,35 +80,61 @@ def memory_of_part(needed: float) -> int:
 
 
 def has_autoscaler() -> bool:
-    """Return whether the cluster has an autoscaler that starts nodes; one of Ray's version 2 is not recognised.
+    """Return whether the cluster has an autoscaler that may start nodes, for which Ray has no public function.
 
-    Ray has no public function for it. Without one, Ray's monitor only mirrors the nodes, and names the type of each by
-    its id.
+    Without one, Ray's monitor only mirrors the nodes. That of version 1 then names the type of each node by its id;
+    that of version 2 counts as an autoscaler, since it refuses what the nodes lack (`is_refused`).
     """
     import ray
     from ray._private.ray_constants import DEBUG_AUTOSCALING_STATUS
     from ray.autoscaler._private.util import format_readonly_node_type
     from ray.experimental.internal_kv import _internal_kv_get
 
+    if _state_of_version_2().last_seen_cluster_resource_state_version:
+        return True
     report = json.loads(_internal_kv_get(DEBUG_AUTOSCALING_STATUS) or "{}").get("autoscaler_report", {})
     types = {*report.get("active_nodes", ()), *(report.get("idle_nodes") or ())}
     return not types <= {format_readonly_node_type(node["NodeID"]) for node in ray.nodes()}
 
 
+def is_refused(processes: int, resources: Mapping[str, float]) -> bool:
+    """Return whether an autoscaler of version 2 has said that it cannot provide requested nodes for such processes."""
+    refused = _state_of_version_2().infeasible_cluster_resource_constraints
+    requests = (request for constraint in refused for request in constraint.resource_requests)
+    wanted = processes, dict(resources)
+    return any((each.count, dict(each.request.resources_bundle)) == wanted for each in requests)
+
+
+def _state_of_version_2() -> Any:
+    """Return what an autoscaler of version 2 last reported, Ray's message `AutoscalingState`; empty if there is none.
+
+    `ray.autoscaler.v2.sdk.get_cluster_status` leaves out what the autoscaler has refused.
+    """
+    from ray.core.generated.autoscaler_pb2 import GetClusterStatusReply
+    from ray.experimental.internal_kv import internal_kv_get_gcs_client
+
+    reply = GetClusterStatusReply()
+    reply.ParseFromString(internal_kv_get_gcs_client().get_cluster_status(timeout_s=10))
+    return reply.autoscaling_state
+
+
 def wait_for_room(processes: int, resources: Mapping[str, float]) -> int:
-    """Count like `max_processes`; if fewer than `processes` fit, request nodes of an autoscaler, and wait for them."""
+    """Count like `max_processes`; if fewer than `processes` fit, request nodes of an autoscaler, and wait for them.
+
+    The wait ends after `GROW_SECONDS`, or when the autoscaler refuses the request.
+    """
     fit = max_processes(resources)
     if fit >= processes or not has_autoscaler():
         return fit
     from ray.autoscaler.sdk import request_resources
 
-    wanted = " and ".join(f"{amount:g} {kind}" for kind, amount in resources.items())
-    log.info("waiting for nodes · room for %d of %d × %s, for %.0f s at most", fit, processes, wanted, GROW_SECONDS)
+    asked = " and ".join(f"{amount:g} {kind}" for kind, amount in resources.items())
+    log.info("waiting for nodes · room for %d of %d × %s, for %.0f s at most", fit, processes, asked, GROW_SECONDS)
     request_resources(bundles=[dict(resources)] * processes)
     end = time.monotonic() + GROW_SECONDS
     try:
         with Heartbeat("waiting for nodes"):
-            while fit < processes and time.monotonic() < end:
+            while fit < processes and time.monotonic() < end and not is_refused(processes, resources):
                 time.sleep(1)
                 fit = max_processes(resources)
     finally:

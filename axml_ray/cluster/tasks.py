@@ -7,8 +7,7 @@ from typing import Any, TypeVar
 import ray
 
 from axml_ray.cluster.capacity import memory_of_part
-from axml_ray.core.files import fences
-from axml_ray.core.lease import Lease, lease_of
+from axml_ray.core.lease import Lease, held_leases
 
 ANYWHERE: dict[str, Any] = {"scheduling_strategy": "DEFAULT"}
 """A task's caller, such as a trial of a sweep, may live in a placement group that has no room for the task."""
@@ -54,7 +53,7 @@ def map_in_tasks(
     chosen = {**ANYWHERE, **(options or {})}
     chosen["memory"] = memory_of_part(memory)
     task = ray.remote(num_cpus=1, max_retries=2, **chosen)(_work)
-    leases = [lease_of(directory) for directory in fences]
+    leases = held_leases()
     stored = {name: ray.put(value) for name, value in arguments.items()}
     most = AHEAD * max(1, int(ray.cluster_resources().get("CPU", 1)))
     waiting: deque[ray.ObjectRef] = deque()
@@ -67,8 +66,8 @@ def map_in_tasks(
             yield ray.get(waiting.popleft())
     finally:
         if waiting:
-            for one in waiting:
-                ray.cancel(one)
+            for result in waiting:
+                ray.cancel(result)
             ray.wait(list(waiting), num_returns=len(waiting), timeout=END_SECONDS)
 
 
@@ -77,7 +76,7 @@ def maps_in_tasks(memory: float) -> Callable[[Callable[[T], Result], Iterable[T]
     return lambda work, jobs: map_in_tasks(work, jobs, memory)
 
 
-def _work(work: Callable[..., Result], leases: list[Lease | None], job: Any, /, **arguments: Any) -> Result:
-    for lease in filter(None, leases):
+def _work(work: Callable[..., Result], leases: list[Lease], job: Any, /, **arguments: Any) -> Result:
+    for lease in leases:
         lease.enforce()
     return work(job, **arguments)

@@ -113,8 +113,10 @@ def checked_metadata(metadata: Mapping[str, str] | None, about: Mapping[str, str
     return metadata
 
 
-def matrix(parts: Iterable[np.ndarray], shape: tuple[int, int], name: str) -> sparse.csr_matrix:
+def matrix(parts: Iterable[np.ndarray], shape: tuple[int, int], name: str, *, check: bool = True) -> sparse.csr_matrix:
     """Return a float32 CSR matrix of `shape` that shares the memory of its values, columns and offsets.
+
+    Without `check`, values and columns are not read; the rows that are used must then pass `check_rows`.
 
     Raises:
         ValueError: they do not form such a matrix; the message starts with `name`.
@@ -124,8 +126,22 @@ def matrix(parts: Iterable[np.ndarray], shape: tuple[int, int], name: str) -> sp
         raise ValueError(f"{name} is of other types")
     if offsets.shape != (shape[0] + 1,) or offsets[0] or offsets[-1] != len(values) or (np.diff(offsets) < 0).any():
         raise ValueError(f"{name} does not have {shape[0]:,} rows")
-    if columns.shape != values.shape or columns.min(initial=0) < 0 or columns.max(initial=-1) >= shape[1]:
-        raise ValueError(f"{name} has columns beyond the {shape[1]:,} there are")
-    if not np.isfinite(values).all():
+    if columns.shape != values.shape:
+        raise ValueError(f"{name} has {len(columns):,} columns for {len(values):,} values")
+    rows = sparse.csr_matrix((values, columns, offsets), shape=shape)
+    if check:
+        check_rows(rows, name)
+    return rows
+
+
+def check_rows(rows: sparse.csr_matrix, name: str) -> None:
+    """Check the columns and values of a matrix that `matrix` made, or of some of its rows.
+
+    Raises:
+        ValueError: a column is out of range, or a value not finite; the message starts with `name`.
+    """
+    columns = rows.indices
+    if columns.min(initial=0) < 0 or columns.max(initial=-1) >= rows.shape[1]:
+        raise ValueError(f"{name} has columns beyond the {rows.shape[1]:,} there are")
+    if not np.isfinite(rows.data).all():
         raise ValueError(f"{name} has values that are not finite")
-    return sparse.csr_matrix((values, columns, offsets), shape=shape)

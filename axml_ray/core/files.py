@@ -185,6 +185,18 @@ def _locked_directory(path: Path, suffix: str | None) -> Iterator[Path]:
             os.close(lock)
 
 
+@contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Let one process at a time work in a directory, if the file system has locks."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        with suppress(OSError):
+            _lock(descriptor, wait=True)
+        yield
+    finally:
+        os.close(descriptor)
+
+
 def _lock(descriptor: int, *, wait: bool) -> None:
     """Lock an open file or directory until it is closed.
 

@@ -13,6 +13,9 @@ Files are only created, touched, listed and removed, which network file systems 
 not needed. At a URL they are objects of the store. As these cannot be touched, the owner writes its heartbeat into a
 second one, `<token>.beat`: a stopped owner that goes on cannot bring back the first, which is the one that it checks.
 An upload that such an owner had begun may still arrive, but not the manifest of a directory.
+
+Every job that writes below a run, a sweep or an output owns it: train, tune, evaluate, predict, and compare while it
+predicts. Its workers get the lease (`held_leases`). An export only reads its run.
 """
 
 import errno
@@ -111,6 +114,11 @@ def lease_of(directory: Path) -> Lease | None:
     """Return the lease that this process has for a directory, to be handed to workers; None if it has none."""
     lease = fences.get(directory)
     return lease if isinstance(lease, Lease) else None
+
+
+def held_leases() -> list[Lease]:
+    """Return all leases of this process, to be handed to workers."""
+    return [lease for lease in fences.values() if isinstance(lease, Lease)]
 
 
 @contextmanager

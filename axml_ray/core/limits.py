@@ -93,8 +93,8 @@ def temporary_directory() -> Path:
     Raises:
         SettingsError: it cannot be written, or its path is too long.
     """
-    given = os.environ.get("RAY_TMPDIR")
-    for candidate in (given,) if given else (tempfile.gettempdir(), "/tmp"):
+    chosen = os.environ.get("RAY_TMPDIR")
+    for candidate in (chosen,) if chosen else (tempfile.gettempdir(), "/tmp"):
         directory = Path(candidate).resolve()
         if len(os.fsencode(directory)) <= LONGEST_TEMPORARY and os.access(directory, os.W_OK):
             return directory

@@ -3,8 +3,13 @@
 The manifest, `corpus.json`, is written last and lists every file with its size. A directory without it, or with a file
 of another size, is not a valid corpus. The Parquet files of `train/`, `valid/` and `test/` have the columns `id:
 string, tokens: list<int32>, labels: list<int32>, text: string`.
+
+The first process that opens a split writes its integers into one file below `.splits/`, which all processes of a node
+memory-map.
 """
 
+import logging
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -13,19 +18,21 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from safetensors.numpy import load_file
 from scipy import sparse
 
 from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
-from axml_ray.core.files import finish_replacement, read_json
-from axml_ray.core.ragged import Ragged
+from axml_ray.core.files import finish_replacement, locked, read_json, whole_file
+from axml_ray.core.ragged import Ragged, RaggedView
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.text.tokenizer import Tokenizer
 
 FORMAT, VERSION = "axml-ray corpus", 2
 MANIFEST = "corpus.json"
 GIVEN_FEATURES = "given_label_features.npz"
+SPLITS, ABOUT_SPLIT = ".splits", {"format": "axml-ray split", "version": "1"}
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,8 @@ class Split:
         if documents is None or documents >= len(self):
             return self
         # A fixed seed, so that trees with different seeds train on the same documents.
-        return self.take(np.sort(np.random.default_rng(0).permutation(len(self))[:documents]))
+        rows = np.sort(np.random.default_rng(0).permutation(len(self))[:documents])
+        return Split(RaggedView(self.tokens, rows), RaggedView(self.labels, rows))
 
     def followed_by(self, more: "Split") -> "Split":
         """Return these documents, followed by those of `more`."""
@@ -58,7 +66,9 @@ class Split:
 
     def cut(self, width: int | None) -> "Split":
         """Return the documents cut to their first `width` words; unchanged if `width` is None."""
-        return self if width is None else Split(self.tokens.cut(width), self.labels)
+        if width is None or self.tokens.lengths.max(initial=0) <= width:
+            return self
+        return Split(RaggedView(self.tokens, np.arange(len(self)), width), self.labels)
 
 
 @dataclass(frozen=True)
@@ -129,13 +139,64 @@ class Corpus:
         return pa.concat_tables(pq.read_table(file, columns=columns) for file in self.files(split))
 
     def split(self, name: str) -> Split:
-        """Load a split into memory, as integers."""
-        table = self.table(name, ["tokens", "labels"])
-        return Split(Ragged.from_arrow(table["tokens"]), Ragged.from_arrow(table["labels"]))
+        """Open a split as integers, memory-mapped; in memory if this process may not write the file, or has no room."""
+        try:
+            return self._mapped_split(name)
+        except OSError as error:
+            log.warning("%s: %s is read into memory, as it cannot be mapped (%s)", self.directory, name, error)
+            return Split(*(Ragged.concatenate(self._shards(name, column)) for column in ("tokens", "labels")))
+
+    def _mapped_split(self, name: str) -> Split:
+        """Open the file of a split, after writing it if there is none of this corpus."""
+        from axml_ray.core.array_file import key_of, open_arrays  # imports PyTorch, which preparation need not
+
+        path = self.directory / SPLITS / f"{name}.safetensors"
+        if key_of(path, ABOUT_SPLIT) != self.fingerprint:
+            path.parent.mkdir(exist_ok=True)
+            with locked(path.parent):
+                if key_of(path, ABOUT_SPLIT) != self.fingerprint:  # no other process was first
+                    self._write_split(name, path)
+        arrays, _ = open_arrays(path, ABOUT_SPLIT)
+        return Split(*(Ragged(arrays[column], arrays[f"{column}.offsets"]) for column in ("tokens", "labels")))
+
+    def _write_split(self, name: str, path: Path) -> None:
+        """Write the integers of a split into one file, with one shard in memory at a time."""
+        from axml_ray.core.array_file import KEY, create_arrays
+
+        offsets = {
+            column: np.cumsum(np.concatenate([[0], *(rows.lengths for rows in self._shards(name, column))]))
+            for column in ("tokens", "labels")
+        }
+        shapes: dict[str, tuple[np.dtype, tuple[int, ...]]] = {}
+        for column, ends in offsets.items():
+            shapes |= {column: (np.dtype(np.int32), (int(ends[-1]),)), f"{column}.offsets": (ends.dtype, ends.shape)}
+        with whole_file(path) as temporary:
+            arrays = create_arrays(shapes, temporary, {**ABOUT_SPLIT, KEY: self.fingerprint})
+            for column, ends in offsets.items():
+                arrays[f"{column}.offsets"][:] = ends
+                begin = 0
+                for rows in self._shards(name, column):
+                    end = begin + len(rows.values)
+                    arrays[column][begin:end] = rows.values
+                    begin = end
+
+    def _shards(self, split: str, column: str) -> Iterator[Ragged]:
+        """Read a column of lists, file by file."""
+        for file in self.files(split):
+            yield Ragged.from_arrow(pq.read_table(file, columns=[column])[column])
 
     def word_vectors(self) -> np.ndarray:
-        """Load the initial values of the embedding, float32 [words, dimension]; a compact file has them in float16."""
-        return load_file(self.directory / "word_vectors.safetensors")["word_vectors"].astype(np.float32, copy=False)
+        """Return the initial values of the embedding, float32 [words, dimension].
+
+        They are memory-mapped, unless the file is a compact one, which has them in float16.
+        """
+        from safetensors.torch import load_file  # imports PyTorch; that of NumPy would copy them
+
+        return (
+            load_file(self.directory / "word_vectors.safetensors")["word_vectors"]
+            .numpy()
+            .astype(np.float32, copy=False)
+        )
 
     def label_features(self) -> sparse.csr_matrix:
         """Load the TF-IDF centroids of the labels, float32 CSR [trained labels, words]."""

@@ -96,17 +96,17 @@ class Calibration:
         owner = np.repeat(np.arange(len(truth)), truth.lengths)
         places = np.arange(len(labels))[:, None] * width + labels
         hit = np.isin(places, owner * width + truth.values)[predicted]
-        given = scores[predicted].astype(np.float64)
-        knots, probabilities = _knots(np.clip(given, LEAST_SCORE, GREATEST_SCORE), hit)
-        order = np.argsort(-given, kind="stable")
-        last = np.flatnonzero(np.append(np.diff(given[order]) != 0, True))  # equal scores are cut together
+        given_scores = scores[predicted].astype(np.float64)
+        knots, probabilities = _knots(np.clip(given_scores, LEAST_SCORE, GREATEST_SCORE), hit)
+        order = np.argsort(-given_scores, kind="stable")
+        last = np.flatnonzero(np.append(np.diff(given_scores[order]) != 0, True))  # equal scores are cut together
         shown = last[np.unique(np.linspace(0, len(last) - 1, CURVE_POINTS).astype(np.int64))]
         precisions = np.cumsum(hit[order])[shown] / (shown + 1)
         return cls(
             documents=len(labels),
             scores=tuple(knots.tolist()),
             probabilities=tuple(probabilities.tolist()),
-            cuts=tuple(given[order][shown].tolist()),
+            cuts=tuple(given_scores[order][shown].tolist()),
             precisions=tuple(precisions.tolist()),
             counts=tuple(((shown + 1) / len(labels)).tolist()),
         )

@@ -7,7 +7,7 @@ n-grams ("runs"), so that compounds with a common part match.
 Legend: N documents, V words, P prefixes, R runs of letters, F = V + P + R features.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -31,6 +31,8 @@ ABOUT = {"format": "axml-ray features", "version": "1"}
 FREQUENCY, PREFIXES, RUNS = "frequency", "prefixes", "runs"
 LEAD_WEIGHT = 10.0
 """Number of times that each of the first `lead_words` of a text counts."""
+BLOCK_TEXTS = 1 << 14
+"""Number of training texts whose features are computed together."""
 DISTINCT_SHARE = 0.6
 """Distinct features of a text relative to its words, without those of parts of words."""
 WORD_BYTES, FEATURE_BYTES, COUNTING_BYTES = 4, 8, 36
@@ -77,7 +79,8 @@ class Featurizer:
         runs = _parts(words, settings.lead_letters, _runs)
         unfitted = np.zeros(len(words) + _kinds(prefixes) + _kinds(runs), dtype=np.int64)
         featurizer = cls(unfitted, len(tokens), prefixes, runs, settings.lead_words)
-        featurizer.frequency[:] = np.bincount(featurizer.counts(tokens).indices, minlength=len(unfitted))
+        for block in text_blocks(tokens):
+            featurizer.frequency[:] += np.bincount(featurizer.counts(block).indices, minlength=len(unfitted))
         return featurizer
 
     def __len__(self) -> int:
@@ -162,6 +165,12 @@ class Featurizer:
     def _of_words(self) -> tuple[sparse.csr_matrix, sparse.csr_matrix]:
         """Return how often each word has each prefix, float32 CSR [V, P], and each run, float32 CSR [V, R]."""
         return indicator_matrix(self.prefixes, _kinds(self.prefixes)), indicator_matrix(self.runs, _kinds(self.runs))
+
+
+def text_blocks(tokens: Ragged) -> Iterator[Ragged]:
+    """Yield texts in blocks: counts and features of a whole corpus would be several times as large as its tokens."""
+    for first in range(0, len(tokens), BLOCK_TEXTS):
+        yield tokens.take(np.arange(first, min(first + BLOCK_TEXTS, len(tokens))))
 
 
 def feature_texts(corpus: Corpus, train: Split, settings: FeatureSettings, max_tokens: int) -> Split:

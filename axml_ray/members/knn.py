@@ -9,7 +9,9 @@ does not depend on the other texts of a batch.
 Legend: N documents, D training documents, L trained labels, F features of a text.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -29,6 +31,7 @@ from axml_ray.members.featurizer import (
     Featurizer,
     feature_texts,
     matrix_entries,
+    text_blocks,
 )
 from axml_ray.members.member import FitCosts, FitInputs, LoadInputs, MemberSpec, SparseMember
 from axml_ray.settings import Experiment, Settings
@@ -46,8 +49,8 @@ POWER = 4
 """Exponent of the similarity in a label's score."""
 MOST_LENGTH = 1.001
 """Largest length of a row of length one, allowing for rounding."""
-MOST_PAIRS = 1 << 22
-"""Largest number of similarities, of a text and a training text, that are in memory at a time."""
+BLOCK_PAIRS = 1 << 22
+"""About the number of pairs of a feature of a text and a training text with it that are multiplied together."""
 INDEXING_BYTES = 48
 """Bytes of an entry of the feature matrix while the index is made."""
 COMPARED_PER_SECOND = 9.5e7
@@ -93,7 +96,7 @@ class NearestNeighbours(SparseMember):
         config = spec.config
         assert isinstance(config, KnnConfig)
         texts = feature_texts(inputs.corpus, inputs.train, config.features, inputs.max_tokens)
-        rows = inputs.features.matrix(texts.tokens)
+        rows = map(inputs.features.matrix, text_blocks(texts.tokens))
         cls.of(rows, texts.labels, inputs.corpus.trained, config.neighbours, inputs.features).save(
             spec.directory / FILE, spec.key
         )
@@ -113,15 +116,22 @@ class NearestNeighbours(SparseMember):
 
     @classmethod
     def of(
-        cls, rows: sparse.csr_matrix, labels: Ragged, trained: int, count: int, featurizer: Featurizer
+        cls, rows: Iterable[sparse.csr_matrix], labels: Ragged, trained: int, count: int, featurizer: Featurizer
     ) -> "NearestNeighbours":
-        """Index training texts by their features, a `Featurizer.matrix`; labels of `trained` and above are ignored."""
-        texts = keep_strongest(rows[:, :-1], FEATURES).T.tocsr()
-        rare = np.diff(texts.indptr) <= max(COMMON_TEXTS, COMMON_SHARE * len(labels))
-        texts = sparse.diags(rare.astype(np.float32)) @ texts
-        texts.eliminate_zeros()
-        texts.sort_indices()
-        return cls(texts, indicator_matrix(labels, trained), count, featurizer)
+        """Index training texts by their features, given as `Featurizer.matrix` of blocks of texts.
+
+        Labels of `trained` and above are ignored.
+        """
+        blocks = [keep_strongest(block[:, :-1], FEATURES) for block in rows]
+        counts = (np.bincount(block.indices, minlength=block.shape[1]) for block in blocks)
+        frequency = sum(counts, start=np.zeros((), np.int64))
+        is_common = frequency > max(COMMON_TEXTS, COMMON_SHARE * len(labels))
+        for block in blocks:
+            block.data[is_common[block.indices]] = 0
+            block.eliminate_zeros()
+        texts = sparse.vstack(blocks, format="csr")
+        del blocks
+        return cls(texts.T.tocsr(), indicator_matrix(labels, trained), count, featurizer)
 
     def scores_of(self, texts: TextViews) -> sparse.csr_matrix:
         """Return the scores of the labels of the most similar training texts, float32 CSR [N, L]."""
@@ -133,23 +143,26 @@ class NearestNeighbours(SparseMember):
         `rows` are features of the texts, as returned by `Featurizer.matrix`.
         """
         words = keep_strongest(rows[:, :-1], FEATURES)
-        step = max(1, MOST_PAIRS // max(1, self.labels.shape[0]))
-        scores = [sparse.csr_matrix((0, self.labels.shape[1]), dtype=np.float32)]
-        for start in range(0, words.shape[0], step):
-            nearest = keep_strongest(words[start : start + step] @ self.texts, self.count)
+        offsets = self.texts.indptr
+        pairs = np.cumsum(offsets[words.indices + 1] - offsets[words.indices], dtype=np.int64)
+        pairs = np.concatenate([[0], pairs])[words.indptr]  # of all texts before each
+        ends = np.searchsorted(pairs, np.arange(BLOCK_PAIRS, pairs[-1], BLOCK_PAIRS))
+        blocks = [sparse.csr_matrix((0, self.labels.shape[0]), dtype=np.float32)]
+        for first, last in pairwise(np.unique([0, *ends, words.shape[0]]).tolist()):
+            nearest = keep_strongest(words[first:last] @ self.texts, self.count)
             nearest.data **= POWER
             total = np.maximum(nearest.sum(axis=1).A1, np.finfo(np.float32).tiny).astype(np.float32)
             nearest.data /= np.repeat(total, np.diff(nearest.indptr))
-            scores.append(nearest @ self.labels)
-        return sparse.vstack(scores, format="csr")
+            blocks.append(nearest)
+        return sparse.vstack(blocks, format="csr") @ self.labels
 
     def save(self, path: Path, key: str) -> None:
         """Write the texts and their labels, atomically, with the cache key of everything that they depend on."""
         arrays = {
-            "values": self.texts.data.astype(np.float32),
-            "texts": self.texts.indices.astype(np.int32),
+            "values": self.texts.data.astype(np.float32, copy=False),
+            "texts": self.texts.indices.astype(np.int32, copy=False),
             "offsets": self.texts.indptr.astype(np.int64),
-            "labels": self.labels.indices.astype(np.int32),
+            "labels": self.labels.indices.astype(np.int32, copy=False),
             "labels.offsets": self.labels.indptr.astype(np.int64),
         }
         save_arrays(arrays, path, ABOUT, key)
@@ -173,4 +186,6 @@ class NearestNeighbours(SparseMember):
                 raise ValueError("its texts do not have length one")
         except (ValueError, KeyError, TypeError, SafetensorError) as error:
             raise ValueError(f"{path} holds no training texts of these features and labels: {error}") from None
-        return cls(texts, indicator_matrix(labels, inputs.labels), config.neighbours, features)
+        ones = np.ones(len(labels.values), np.float32)
+        of_texts = sparse.csr_matrix((ones, labels.values, labels.offsets), shape=(len(labels), inputs.labels))
+        return cls(texts, of_texts, config.neighbours, features)

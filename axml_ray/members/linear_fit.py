@@ -97,10 +97,10 @@ class LinearFit:
         documents = []
         for level, size in enumerate(tree.level_sizes, start=1):
             nodes_of = Ragged(*tree.node_labels(level, labels.values, labels.offsets))
-            numbers = np.repeat(np.arange(len(nodes_of), dtype=np.int32), nodes_of.lengths)
-            counts = np.bincount(nodes_of.values, minlength=size)
-            order = np.argsort(nodes_of.values, kind="stable")
-            documents.append(Ragged(numbers[order], np.concatenate([[0], np.cumsum(counts)])))
+            # SciPy's transposition counts; a sort would have an int64 index for each pair.
+            ones = np.ones(len(nodes_of.values), np.bool_)
+            of_nodes = sparse.csr_matrix((ones, nodes_of.values, nodes_of.offsets), shape=(len(nodes_of), size)).tocsc()
+            documents.append(Ragged(of_nodes.indices.astype(np.int32, copy=False), of_nodes.indptr.astype(np.int64)))
         return cls(tree, rows, documents)
 
     def ranges(self) -> Iterator[NodeRange]:

@@ -6,8 +6,8 @@ probability of a label is the product along its path (the paper's equation 1), a
 The clusters are wider than those of the networks, see `label_clusters.py`. The score of a text does not depend on the
 other texts of its batch.
 
-Weights are memory-mapped and shared by the processes of a machine, except those of the first level and of small levels,
-of which each process has a transposed copy.
+Weights are memory-mapped and shared by the processes of a machine, and those of a large level are read only as texts
+need them. Of the first level and of small levels, each process has a transposed copy.
 
 Legend: N documents, F features of a text, n_d nodes of level d.
 """
@@ -23,7 +23,7 @@ from safetensors import SafetensorError
 from scipy import sparse
 
 from axml_ray.core import storage
-from axml_ray.core.array_file import KEY, key_of, matrix, open_arrays
+from axml_ray.core.array_file import KEY, check_rows, key_of, matrix, open_arrays
 from axml_ray.core.files import remove_directory
 from axml_ray.core.topk import TopK
 from axml_ray.corpus.counts import Counts
@@ -124,9 +124,9 @@ class LinearTree(Member):
         """Return the probabilities of given labels, whether or not beam search would find them."""
         rows = self.featurizer.of(texts)
         logs = np.zeros((rows.shape[0], len(labels)), dtype=np.float32)
-        for weights, nodes in zip(self.weights, self.tree.paths(labels), strict=True):
+        for level, nodes in enumerate(self.tree.paths(labels)):
             distinct, which = np.unique(nodes, return_inverse=True)  # labels share the nodes above them
-            logs = chain_rule(log_probability((rows @ weights[distinct].T).toarray())[:, which], logs)
+            logs = chain_rule(log_probability((rows @ self._classifiers(level, distinct).T).toarray())[:, which], logs)
         scores: np.ndarray = np.exp(logs)
         return scores
 
@@ -173,9 +173,16 @@ class LinearTree(Member):
         for document, nodes_of_document in enumerate(nodes):
             inside = slice(rows.indptr[document], rows.indptr[document + 1])
             dense[rows.indices[inside]] = rows.data[inside]
-            margins[document] = self.weights[level][nodes_of_document] @ dense
+            margins[document] = self._classifiers(level, nodes_of_document) @ dense
             dense[rows.indices[inside]] = 0
         return margins
+
+    def _classifiers(self, level: int, nodes: np.ndarray) -> sparse.csr_matrix:
+        """Return the classifiers of some nodes (int64 [n]) of a level (from 0), float32 CSR [n, F + 1]."""
+        rows = self.weights[level][nodes]
+        if not is_whole_level(level, self.tree.level_sizes[level]):  # others are checked when they are opened
+            check_rows(rows, f"level {level + 1}")
+        return rows
 
     def _margins_of_whole_levels(self, rows: sparse.csr_matrix) -> dict[int, np.ndarray]:
         """Return the margins of all nodes for each document, float32 [N, n_d], of each level in `_whole_levels`."""
@@ -192,11 +199,8 @@ class LinearTree(Member):
 
     @cached_property
     def _whole_levels(self) -> tuple[list[int], sparse.csr_matrix]:
-        """Return the levels (from 0) of which all nodes are scored, and their weights, float32 CSR [F + 1, nodes].
-
-        These are the first one, and those with at most `WHOLE_LEVEL` nodes.
-        """
-        levels = [level for level, size in enumerate(self.tree.level_sizes) if level == 0 or size <= WHOLE_LEVEL]
+        """Return the levels (from 0) of which all nodes are scored, and their weights, float32 CSR [F + 1, nodes]."""
+        levels = [level for level, size in enumerate(self.tree.level_sizes) if is_whole_level(level, size)]
         # By feature, since a text has few of them.
         return levels, sparse.vstack([self.weights[level] for level in levels]).T.tocsr()
 
@@ -223,6 +227,7 @@ class LinearTree(Member):
                     (arrays[f"{part}.{level}"] for part in ("values", "words", "offsets")),
                     (nodes, len(features) + 1),
                     f"level {level}",
+                    check=is_whole_level(level - 1, nodes),
                 )
                 for level, nodes in zip(levels, tree.level_sizes, strict=True)
             ]
@@ -255,6 +260,11 @@ def write_classifiers(
         arrays |= {f"children.{level}": children for level, children in enumerate(tree.first_child, start=1)}
         join_ranges(files, arrays, directory / FILE, {**ABOUT, FEATURE_COUNT: str(features), KEY: key})
     remove_directory(directory / RANGES)
+
+
+def is_whole_level(level: int, nodes: int) -> bool:
+    """Return whether all nodes of a level (from 0) are scored for a text: the first one, and those of few nodes."""
+    return level == 0 or nodes <= WHOLE_LEVEL
 
 
 def log_probability(margins: np.ndarray) -> np.ndarray:

@@ -155,7 +155,7 @@ class NetworkTree(Member):
                     beam = network.expand(encodings, lengths, candidates, parent_scores, keep)
             assert beam is not None
             fetched = backend_for(self.device).fetch((beam.nodes, beam.scores.float())).result()
-        nodes, logs = (one.numpy() for one in fetched)
+        nodes, logs = (tensor.numpy() for tensor in fetched)
         labels = np.where(np.isfinite(logs), self.tree.label_order[nodes], -1).astype(np.int32)
         return TopK(labels, np.exp(logs)).padded(k)
 

@@ -2,7 +2,7 @@
 
 - bfloat16: all matrices; half the size. Most machines compute products in it anyway.
 - int8: all matrices, in groups of about 64 neighbouring values with one float32 scale each; about a quarter of the
-  size, but no faster: the LSTM's fused kernel has no 8-bit integers, so a matrix is unpacked when it is opened.
+  size, but no faster: rows of tables are converted as they are read, and the matrices of layers when they are opened.
 - Vectors and single values, such as biases, stay float32 in every format.
 """
 
@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from axml_ray.core.files import save_tensors
+from axml_ray.network.fast.int8_table import Int8Table
 from axml_ray.settings import Weights
 
 SCALES = ".scales"
@@ -35,7 +36,7 @@ def save_weights(state: Mapping[str, Tensor], path: Path, weights: Weights) -> N
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
-    """Load the tensors of a file that `save_weights` wrote, memory-mapped, or unpacked from int8 to float32.
+    """Load the tensors of a file that `save_weights` wrote, memory-mapped; a matrix of int8 is an `Int8Table`.
 
     Raises:
         OSError, SafetensorError: the file cannot be read.
@@ -47,7 +48,7 @@ def load_weights(path: Path) -> dict[str, Tensor]:
         if name.endswith(SCALES) and name.removesuffix(SCALES) in packed:
             continue
         if value.dtype == torch.int8:
-            value = restored(name, value, packed.get(name + SCALES))
+            value = _int8_table(name, value, packed.get(name + SCALES))
         elif value.dtype not in (torch.float32, torch.bfloat16):
             raise ValueError(f"{name} is {value.dtype}")
         state[name] = value
@@ -67,9 +68,9 @@ def quantized(matrix: Tensor) -> tuple[Tensor, Tensor]:
     return (groups / scales[:, None]).round().to(torch.int8).view(matrix.shape), scales
 
 
-def restored(name: str, values: Tensor, scales: Tensor | None) -> Tensor:
+def _int8_table(name: str, values: Tensor, scales: Tensor | None) -> Int8Table:
     """Return the matrix that `quantized` converted, up to rounding by half a scale."""
     size = group_size(values.flatten(1).shape[1]) if values.ndim > 1 else 1
     if scales is None or scales.dtype != torch.float32 or scales.shape != (values.numel() // size,):
         raise ValueError(f"{name} has no scales that fit it")
-    return (values.reshape(-1, size) * scales[:, None]).view(values.shape)
+    return Int8Table(values, scales)

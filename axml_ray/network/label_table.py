@@ -7,6 +7,7 @@ document is then C reads of K·D contiguous values instead of C·K reads of D.
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from axml_ray.network.sharding import WHOLE, Shard, uniform_rows
 
@@ -36,7 +37,8 @@ class LabelTable(nn.Module):
         level, int64 [P + 1], or None at the first one.
         """
         row, slot = self._locate(nodes, first_child)
-        return self.weight.view(len(self.weight), self.block_size, self.dimension)[row, slot]
+        blocks = functional.embedding(row, self.weight).unflatten(-1, (self.block_size, self.dimension))
+        return blocks.take_along_dim(slot[..., None, None], dim=-2).squeeze(-2)
 
     @torch.no_grad()
     def set_vectors(self, nodes: Tensor, first_child: Tensor | None, vectors: Tensor) -> None:

@@ -6,8 +6,7 @@ started again, by Ray after the death of a worker or by another job, finds its n
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +115,7 @@ class RayTrainGroup:
         def copy(checkpoint: Checkpoint, name: str) -> Checkpoint:
             to = self._storage / name
             try:
+                object_store.fetch(self._storage, ())  # also removes here what Ray Train has removed from a URL
                 copy_files(files, to)
             except OSError:
                 check_fences(to)
@@ -135,16 +135,6 @@ class RayTrainGroup:
             delete_local_checkpoint_after_upload=False,
             checkpoint_upload_fn=copy,
         )
-
-    @contextmanager
-    def newest(self) -> Iterator[Path | None]:
-        """Open the newest checkpoint that all workers have reported, if there is one."""
-        checkpoint = ray.train.get_checkpoint()
-        if checkpoint is None:
-            yield None
-            return
-        with checkpoint.as_directory() as directory:
-            yield Path(directory)
 
     def is_preempted(self) -> bool:
         """Return whether a node of the group is about to be taken away; all workers call this together."""

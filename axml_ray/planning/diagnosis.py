@@ -64,8 +64,8 @@ def _cores() -> Iterator[Finding]:
     yield Finding(
         "cores", f"{cores}", f"{TREES} trees train side by side with --resources.cpus_per_worker {tree_share(cores):g}"
     )
-    here, fastest = ("faster", "bfloat16") if fast_formats(torch.device("cpu")) else ("not faster", "float32")
-    yield Finding("bfloat16", f"{here} than float32", f"--training.precision auto computes in {fastest} on this CPU")
+    speed, fastest = ("faster", "bfloat16") if fast_formats(torch.device("cpu")) else ("not faster", "float32")
+    yield Finding("bfloat16", f"{speed} than float32", f"--training.precision auto computes in {fastest} on this CPU")
 
 
 def tree_share(cores: int, trees: int = TREES) -> float:

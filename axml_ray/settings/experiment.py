@@ -6,13 +6,14 @@ from typing import Any, Self
 
 from pydantic import Field, PrivateAttr
 
+from axml_ray.core.errors import SettingsError
 from axml_ray.settings.base import AbsolutePath, Name, Seed, Settings
 from axml_ray.settings.corpus import CorpusSettings
 from axml_ray.settings.ensemble import EnsembleSettings
 from axml_ray.settings.evaluation import EvaluationSettings
 from axml_ray.settings.members import KINDS, FeatureSettings, Kind, MemberSettings, members_model
 from axml_ray.settings.network import NetworkSettings
-from axml_ray.settings.presets import Choice, CorpusSize, Preset, choose
+from axml_ray.settings.presets import Choice, CorpusSize, Preset, choose, knn_refusal
 from axml_ray.settings.resources import ResourceSettings
 from axml_ray.settings.tracking import TrackingSettings
 from axml_ray.settings.training import TrainingSettings
@@ -93,11 +94,19 @@ def adapt(settings: Experiment, documents: int, labels: int) -> tuple[Experiment
     """Return the settings that the preset `auto` chooses for a corpus, and why; other presets are left as they are.
 
     The corpus has training `documents`, and `labels` with training documents. Values that the user gave stay.
+
+    Raises:
+        SettingsError: `auto` leaves out kNN, and no other kind of member has a weight.
     """
     if settings.preset != "auto":
         return settings, []
     choices = choose(CorpusSize(documents, labels, settings.corpus.label_names is not None), settings.given)
-    return with_choices(settings, choices), choices
+    adapted = with_choices(settings, choices)
+    if not adapted.members.chosen:
+        raise SettingsError(
+            f"members: knn alone has a weight, but {knn_refusal(documents)}; give another kind a weight"
+        )
+    return adapted, choices
 
 
 def register_member(name: str, settings: type[MemberSettings], implementation: str) -> None:

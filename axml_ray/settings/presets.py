@@ -68,6 +68,8 @@ def preset_values(preset: str, given: Values) -> Values:
 
 SMALL_DOCUMENTS, LARGE_DOCUMENTS, HUGE_DOCUMENTS = 1_000, 20_000, 200_000
 FLAT_LABELS, WIDE_LABELS = 512, 100_000
+KNN_DOCUMENTS = 100_000
+"""Training texts of which kNN finds the nearest in about two milliseconds (`benchmarks/results/knn-scale.json`)."""
 
 
 @dataclass(frozen=True)
@@ -100,6 +102,14 @@ def choose(size: CorpusSize, given: Collection[str]) -> list[Choice]:
     """
     choices = [*_tree(size), *_training(size), *_members(size)]
     return [choice for choice in choices if not is_given(choice.key, given)]
+
+
+def knn_refusal(documents: int) -> str | None:
+    """Return why a corpus has too many training texts for the member `knn`; None if it has not."""
+    if documents <= KNN_DOCUMENTS:
+        return None
+    milliseconds = 2 * documents / KNN_DOCUMENTS
+    return f"{documents:,} training texts: kNN would take about {milliseconds:,.0f} ms for each text that is tagged"
 
 
 def is_given(key: str, given: Collection[str]) -> bool:
@@ -149,4 +159,6 @@ def _members(size: CorpusSize) -> list[Choice]:
         reason = f"{size.documents:,} training texts: linear classifiers learn more than networks from few texts"
         choices.append(Choice("members.network_tree.weight", 0.2, reason))
         choices.append(Choice("members.linear_tree.weight", 0.65, reason))
+    if (refusal := knn_refusal(size.documents)) is not None:
+        choices.append(Choice("members.knn.weight", 0.0, refusal))
     return choices

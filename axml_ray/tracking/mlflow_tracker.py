@@ -57,15 +57,15 @@ class MlflowTracker(Tracker):
         if uri and uri.startswith(SQLITE):  # MLflow would put artifacts into the current directory
             database = Path(uri.removeprefix(SQLITE)).absolute()
             place = database.with_name(f"{database.stem}-artifacts").as_uri()
-        found = self._client.get_experiment_by_name(settings.project)
-        if found is None:
+        experiment = self._client.get_experiment_by_name(settings.project)
+        if experiment is None:
             try:
                 return str(self._client.create_experiment(settings.project, place))
             except MlflowException:
-                found = self._client.get_experiment_by_name(settings.project)
-                if found is None:  # otherwise another process has just created it
+                experiment = self._client.get_experiment_by_name(settings.project)
+                if experiment is None:  # otherwise another process has just created it
                     raise
-        return str(found.experiment_id)
+        return str(experiment.experiment_id)
 
     def log_parameters(self, parameters: Mapping[str, Any]) -> None:
         """Log parameters that are not logged yet: MLflow refuses to change one, as a resumed run may."""

@@ -10,13 +10,14 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from axml_ray.core.ragged import Ragged
+from axml_ray.core.ragged import Ragged, RaggedView, distinct
 from axml_ray.corpus.text.tokenizer import PADDING
 from axml_ray.network.backends.backend import backend_for
 from axml_ray.network.backends.base import TransferBatch
@@ -24,6 +25,7 @@ from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.level_network import Beam
 from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
+from axml_ray.tree.label_tree import LabelTree
 
 T = TypeVar("T")
 CPU = torch.device("cpu")
@@ -31,7 +33,43 @@ POOL = 64
 """Number of batches whose documents are sorted by length together."""
 AHEAD = 2
 """Number of batches that are prepared in advance."""
+COUNTED_DOCUMENTS = 1 << 16
+"""Number of documents whose true nodes are counted at a time."""
 CANDIDATE_TENSORS = tuple(field.name for field in fields(Candidates))
+
+
+class TrueNodes(RaggedView):
+    """The true nodes of a level, sorted, of each document: the ancestors of its labels (paper, Algorithm 2).
+
+    They are looked up as documents are taken: of all documents, they would take as much memory as the labels in each
+    worker, which share the memory-mapped labels.
+
+    Args:
+        tree: the label tree.
+        number: the level, from 1.
+        labels: labels of each document.
+    """
+
+    def __init__(self, tree: LabelTree, number: int, labels: Ragged):
+        super().__init__(labels, np.arange(len(labels)))
+        self.tree, self.number = tree, number
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """The number of true nodes of each document, int64 [documents]."""
+        starts = range(0, len(self), COUNTED_DOCUMENTS)
+        blocks = [self.rows[start : start + COUNTED_DOCUMENTS] for start in starts]
+        return np.concatenate([np.empty(0, np.int64), *map(self.lengths_of, blocks)])
+
+    def lengths_of(self, rows: np.ndarray) -> np.ndarray:
+        """Return the number of true nodes of some documents (int [n]), int64 [n]."""
+        return self.take(rows).lengths
+
+    def take(self, rows: np.ndarray, width: int | None = None) -> Ragged:
+        """Return the true nodes of some documents (int [n]), in that order, or their first `width` ones."""
+        labels = super().take(rows)
+        nodes = Ragged(*self.tree.node_labels(self.number, labels.values, labels.offsets))
+        return nodes if width is None else nodes.cut(width)
 
 
 @dataclass(frozen=True)
@@ -58,7 +96,7 @@ class LevelData:
 
     def positive_rate(self, level: Level) -> float:
         """Return the share of the level's training candidates that are true nodes."""
-        return len(self.positives.values) / (len(self.positives) * self.candidates(level))
+        return int(self.positives.lengths.sum()) / (len(self.positives) * self.candidates(level))
 
 
 @dataclass(frozen=True)
@@ -216,7 +254,7 @@ def _distinct_words(
     if shard.count == 1:
         unique_ids, inverse = np.unique(tokens, return_inverse=True)
         return unique_ids, inverse.ravel()
-    unique_ids = np.unique(documents.take(rows).values).astype(np.int64)
+    unique_ids = distinct(documents.take(rows).values).astype(np.int64)
     # Padding is a word of the step if any document of it is shorter than the batch is wide, on whichever worker.
     is_padded = int(documents.lengths_of(rows).min()) < tokens.shape[1]
     if is_padded and (not len(unique_ids) or unique_ids[0] != PADDING):

@@ -169,10 +169,10 @@ def choose_parents_of_document(predicted: list[int], true: list[int], keep: int)
         true: true nodes, sorted.
         keep: number of parents, C.
     """
-    found = [node for node in predicted if node in true]
+    hits = [node for node in predicted if node in true]
     missed = [node for node in true if node not in predicted]
     false = [node for node in predicted if node not in true]
-    return [*found, *missed, *false][:keep]
+    return [*hits, *missed, *false][:keep]
 
 
 def choose_parents(predicted: np.ndarray, positives: Ragged, keep: int) -> np.ndarray:

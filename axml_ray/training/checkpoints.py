@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -21,6 +21,7 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
+from axml_ray.core import storage
 from axml_ray.core.errors import JobError
 from axml_ray.core.files import copy_files, remove_directory, save_tensors, scratch_directory
 from axml_ray.network.level_network import TABLE
@@ -43,8 +44,8 @@ if TYPE_CHECKING:
     from axml_ray.training.level import LevelTraining
 
 FORMAT, MANIFEST = "axml-ray checkpoint", "checkpoint.json"
-OF_GROUPS = "*/checkpoint_*"
-"""Directories in which Ray Train stores the checkpoints of a member, below the member's directory."""
+OF_GROUPS = "checkpoint_"
+"""How the names of the directories begin in which Ray Train stores checkpoints, below that of a member's group."""
 NOTICE_STEPS = 10
 """Steps between two checks for a preemption notice, at which all workers wait for each other."""
 
@@ -58,9 +59,6 @@ class WorkerGroup(Protocol):
 
     def store(self, files: Path, metrics: dict[str, Any], done: Callable[[], None]) -> None:
         """Copy this worker's files of a checkpoint in the background, then call `done`; all workers call this."""
-
-    def newest(self) -> AbstractContextManager[Path | None]:
-        """Open the newest checkpoint that is stored, if there is one."""
 
     def is_preempted(self) -> bool:
         """Return whether a node of the group is about to be taken away; all workers call this."""
@@ -194,22 +192,24 @@ class Checkpoints:
             JobError: rank 0 sees a complete checkpoint and this worker does not.
         """
         self.wait()
-        with nullcontext() if self.group is None else self.group.newest() as newest:
-            # Those of a single worker, and those of groups.
-            places = [self.directory, *sorted(self.directory.parent.glob(OF_GROUPS)), *([newest] if newest else [])]
-            manifests = {place: read_manifest(place, MANIFEST, FORMAT, self.key) for place in places}
-            found = {about["id"]: (place, about) for place, about in manifests.items() if about is not None}
-            best = max(found, key=lambda number: found[number][1]["position"]["step"], default=-1)
-            # On a network file system, files may reach other workers later, and all must do the same: rank 0 decides.
-            best = int(training.context.from_first(torch.tensor([best])))
-            if best < 0:
-                return False
-            if best not in found:
-                raise JobError(
-                    f"{self.directory}: rank 0 sees a complete checkpoint, this worker does not; check that all "
-                    "workers share the run's directory, and start the job again"
-                )
-            self._restore(training, *found[best])
+        # Those of a single worker, and those of groups of any size, whose workers may have been on other nodes.
+        groups = storage.children(self.directory.parent)
+        stored = {path for group in groups for path in storage.children(group) if path.name.startswith(OF_GROUPS)}
+        manifests = {
+            place: read_manifest(place, MANIFEST, FORMAT, self.key) for place in [self.directory, *sorted(stored)]
+        }
+        found = {about["id"]: (place, about) for place, about in manifests.items() if about is not None}
+        best = max(found, key=lambda number: found[number][1]["position"]["step"], default=-1)
+        # On a network file system, files may reach other workers later, and all must do the same: rank 0 decides.
+        best = int(training.context.from_first(torch.tensor([best])))
+        if best < 0:
+            return False
+        if best not in found:
+            raise JobError(
+                f"{self.directory}: rank 0 sees a complete checkpoint, this worker does not; check that all "
+                "workers share the run's directory, and start the job again"
+            )
+        self._restore(training, *found[best])
         return True
 
     @torch.no_grad()

@@ -57,10 +57,11 @@ def mean_word_states(
     # The last column counts tokens.
     total = torch.zeros(vocab_size, network.attention.dimension + 1, device=context.device)
     partial, tokens_in_partial = torch.zeros_like(total), 0
-    batches = scoring_batches(tokens.lengths, 1, DistributedContext(device=context.device))
+    all_lengths = tokens.lengths
+    batches = scoring_batches(all_lengths, 1, DistributedContext(device=context.device))
     backend = backend_for(context.device)
     for rows in batches[context.rank :: context.world_size]:
-        lengths = torch.from_numpy(tokens.lengths[rows])
+        lengths = torch.from_numpy(all_lengths[rows])
         padded = padded_tokens(tokens, rows, int(lengths.max()))
         local = backend.stage({"padded": padded, "lengths": lengths}).to(context.device)
         with autocast(context.device, precision):
@@ -69,7 +70,7 @@ def mean_word_states(
         # Padding adds zeros to its own row: selecting the words would make the CPU wait for their number.
         counted = torch.nn.functional.pad(states, (0, 1), value=1.0) * is_word[:, :, None]
         backend.add_rows_(partial, local["padded"].flatten(), counted.flatten(0, 1))
-        tokens_in_partial += int(tokens.lengths[rows].sum())
+        tokens_in_partial += int(lengths.sum())
         if tokens_in_partial >= WORDS_AT_ONCE:
             total += partial
             partial.zero_()

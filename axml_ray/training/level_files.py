@@ -7,6 +7,7 @@ file and in their order, so that processes on one machine share its memory.
 """
 
 import logging
+import math
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -157,14 +158,16 @@ def load_rows(directory: Path, name: str, into: Tensor, written_by: int, shard: 
         written_by: number of workers that wrote the table.
         shard: this worker's part of the rows.
     """
-    for rank in [shard.rank] if written_by == shard.count else range(written_by):
+    # Row i of shard r of R is row n = r + i·R of the level, which worker n mod W wrote as its row n div W. So its rows
+    # are in the files of every gcd(R, W)-th worker.
+    step = math.gcd(shard.count, written_by)
+    for rank in range(shard.rank % step, written_by, step):
         storage.fetch(directory, [ROWS.format(rank)])
         with safe_open(directory / ROWS.format(rank), "pt") as file:
             rows = file.get_tensor(name)
         if written_by == shard.count:
             into.copy_(rows)
             continue
-        # Row i of shard r of R is row n = r + i·R of the level, which worker n mod W wrote as its row n div W.
         ids = torch.arange(shard.rank, shard.rank + len(into) * shard.count, shard.count)
         mine = ids % written_by == rank
         into[mine] = rows[ids[mine] // written_by].to(into)

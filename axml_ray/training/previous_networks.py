@@ -62,8 +62,8 @@ def copy_shared_parameters(network: LevelNetwork, state: Mapping[str, Tensor], p
         by_word = name == WORDS
         expected = parameter.shape[1:] if by_word else parameter.shape
         if trained is None or (trained.shape[1:] if by_word else trained.shape) != expected:
-            found = "is missing" if trained is None else f"is of size {list(trained.shape)}"
-            raise ValueError(f"{name} {found} in the trained level, not of size {list(parameter.shape)}")
+            problem = "is missing" if trained is None else f"is of size {list(trained.shape)}"
+            raise ValueError(f"{name} {problem} in the trained level, not of size {list(parameter.shape)}")
         if by_word:
             known = np.flatnonzero(previous_ids >= 0)
             rows = trained[torch.from_numpy(previous_ids[known])]

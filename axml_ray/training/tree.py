@@ -14,7 +14,6 @@ from torch import Tensor
 
 from axml_ray.core import storage
 from axml_ray.core.files import check_fences
-from axml_ray.core.ragged import Ragged
 from axml_ray.core.seeds import derived_seed
 from axml_ray.corpus.store import Corpus, Split
 from axml_ray.network.backends.backend import backend_for
@@ -23,7 +22,7 @@ from axml_ray.network.kinds import build_network
 from axml_ray.network.level_network import TABLE, LevelNetwork
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings, Precision, Settings, TrainingSettings, fingerprint
-from axml_ray.training.batches import LevelData, Validation
+from axml_ray.training.batches import LevelData, TrueNodes, Validation
 from axml_ray.training.checkpoints import Checkpoints, WorkerGroup
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.document_beams import DocumentBeams, has_document_beams, save_document_beams
@@ -141,8 +140,8 @@ def train_tree(config: NetworkTreeConfig, inputs: TrainingInputs, directory: Pat
         # of the nodes that the parent level chose (`parents`, which may include true nodes); its beam, the nodes with
         # their scores, is what the chain rule continues in validation and in the next level's candidates.
         parents, beam, valid_beam = (beams.parents, beams.train, beams.valid) if beams else (None, None, None)
-        data = LevelData(train.tokens, _true_nodes(tree, number, train), parents, beam)
-        validation = Validation(valid.tokens, _true_nodes(tree, number, valid), valid_beam)
+        data = LevelData(train.tokens, TrueNodes(tree, number, train.labels), parents, beam)
+        validation = Validation(valid.tokens, TrueNodes(tree, number, valid.labels), valid_beam)
 
         is_trained = context.agree(is_saved(place, this_key))
         if is_trained:
@@ -191,11 +190,6 @@ def train_tree(config: NetworkTreeConfig, inputs: TrainingInputs, directory: Pat
         parent_level = network.shared_parameters()
         del network  # the label table must not stay in memory while the next level's is built
     _drop_intermediate_files(directory, context)
-
-
-def _true_nodes(tree: LabelTree, number: int, split: Split) -> Ragged:
-    """Return the nodes of a level above the true labels of each document."""
-    return Ragged(*tree.node_labels(number, split.labels.values, split.labels.offsets))
 
 
 def _start_from_parent(

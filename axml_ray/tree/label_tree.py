@@ -26,10 +26,13 @@ from safetensors.numpy import save as safetensors_bytes
 from scipy import sparse
 
 from axml_ray.core.files import whole_file
+from axml_ray.core.ragged import distinct
 from axml_ray.tree.clustering import balanced_clusters, normalise_rows
 from axml_ray.tree.halving import MapFunction
 
 _METADATA = {"format": "axml-ray label tree", "version": "1"}
+DOCUMENTS_AT_ONCE = 1 << 12
+"""Number of documents whose nodes are computed together: the temporary arrays are several times as large as labels."""
 
 
 def level_depths(labels: int, height: int, cluster_size: int) -> tuple[int, ...]:
@@ -223,15 +226,21 @@ class LabelTree:
             raise ValueError(f"offsets must rise from 0 to the number of labels, {len(labels)}")
         if len(labels) and labels.min() < 0:
             raise ValueError(f"labels must not be negative, got {labels.min()}")
-        known = labels < len(self.label_order)
-        documents = np.repeat(np.arange(len(counts), dtype=np.int64), counts)[known]
-        nodes = self._node_of_label[level - 1][labels[known]]
-        # One sort for all documents: numbered document · size + node, a document's nodes are a run of the sorted
-        # distinct numbers.
-        size = self.level_sizes[level - 1]
-        documents, nodes = np.divmod(np.unique(documents * size + nodes), size)
-        ends = np.cumsum(np.bincount(documents, minlength=len(counts)), dtype=np.int64)
-        return nodes.astype(np.int32), np.concatenate([np.zeros(1, np.int64), ends])
+        node_of_label, size = self._node_of_label[level - 1], self.level_sizes[level - 1]
+        nodes, ends = np.empty(len(labels), np.int32), np.zeros(len(offsets), np.int64)
+        for first in range(0, len(counts), DOCUMENTS_AT_ONCE):
+            last = min(first + DOCUMENTS_AT_ONCE, len(counts))
+            of_block = labels[offsets[first] : offsets[last]]
+            known = of_block < len(node_of_label)
+            documents = np.repeat(np.arange(last - first, dtype=np.int64), counts[first:last])[known]
+            # One sort for all documents: numbered document · size + node, a document's nodes are a run of the sorted
+            # distinct numbers.
+            documents, of_block = np.divmod(distinct(documents * size + node_of_label[of_block[known]]), size)
+            start = ends[first]
+            ends[first + 1 : last + 1] = start + np.cumsum(np.bincount(documents, minlength=last - first))
+            nodes[start : ends[last]] = of_block
+        nodes.resize(ends[-1], refcheck=False)  # in place: a copy would hold the labels of the whole corpus twice
+        return nodes, ends
 
     @cached_property
     def _node_of_label(self) -> tuple[np.ndarray, ...]:

@@ -4,26 +4,30 @@ Stored predictions are reused if the run's current members made them; otherwise 
 Ray.
 """
 
+import hashlib
+import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from axml_ray.cluster.connection import call_in_task
 from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import file_bytes, read_json
+from axml_ray.core.lease import Lease, own
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import TEST
 from axml_ray.core.topk import TopK
 from axml_ray.corpus.store import Corpus
 from axml_ray.ensemble.ensemble import Contribution
 from axml_ray.evaluation.metrics.filter_pairs import read_pairs
-from axml_ray.evaluation.metrics.label_sets import ScoredPairs
+from axml_ray.evaluation.metrics.label_sets import best_threshold, scores_above
 from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, evaluate_predictions, inverse_propensity
 from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
 from axml_ray.evaluation.reports.examples import EXPLAINED_LABELS, LabelExplanation, best_and_worst, build_examples
@@ -32,6 +36,7 @@ from axml_ray.evaluation.reports.report_page import write_page
 from axml_ray.inference.explain.explain import assemble
 from axml_ray.inference.predict.first_scores import scores_without_networks
 from axml_ray.inference.predict.predict_split import predict_split
+from axml_ray.inference.predict.shards import ROWS
 from axml_ray.members.explanation import ExplainedText, TreePath
 from axml_ray.members.member import Member
 from axml_ray.planning.phases import report_bytes
@@ -86,14 +91,14 @@ def evaluate(
     if predictions.left_out is not None:
         metrics["filter_pairs"] = len(predictions.left_out.values)
     if with_label_sets and corpus.documents("valid"):
-        threshold = ScoredPairs.of(current_predictions(run, "valid").read(ENSEMBLE)).best_threshold()
-        metrics["label_sets"] = ScoredPairs.of(predictions.read(ENSEMBLE)).scores_above(threshold)
+        threshold = best_threshold(current_predictions(run, "valid").read(ENSEMBLE))
+        metrics["label_sets"] = scores_above(predictions.read(ENSEMBLE), threshold)
     write_metrics(path, metrics)
     log.info("report: explaining the predicted labels of example documents, and writing the page")
     with phase("report"), Heartbeat("report"):
         largest = max(file_bytes(spec.directory) for spec in run.members)
         memory = report_bytes(largest, run.corpus.trained)
-        problem = call_in_task(write_report, settings, predictions, metrics, memory=memory)
+        problem = call_in_task(write_report, settings, predictions, metrics, run.lease, memory=memory)
         if problem is not None:
             log.info("report: example documents are shown without explanations (%s)", problem)
     return metrics
@@ -109,7 +114,8 @@ def current_predictions(run: Run, split: str, settings: EvaluationSettings | Non
 
     Raises:
         SettingsError: the split has no documents, the predictions are of other documents, the run cannot be opened, or
-            the file of pairs is not of these documents.
+            the file of pairs is not of these documents; or another job is working on the run,
+            and the split must be predicted.
     """
     if not run.corpus.documents(split):
         raise SettingsError(f"{run.corpus.directory}: has no {split} documents to evaluate on")
@@ -118,7 +124,7 @@ def current_predictions(run: Run, split: str, settings: EvaluationSettings | Non
         _check_documents(stored, run.corpus, split)
     if stored is None or stored.made_by != run.predictions_key:
         log.info("predict: %s %s documents", f"{run.corpus.documents(split):,}", split)
-        with phase("predict"):
+        with nullcontext() if run.lease else own(run.layout.directory), phase("predict"):
             stored = predict_split(run, split)
     path = (settings or run.settings.evaluation).filter_pairs
     return stored if path is None or split != TEST else replace(stored, left_out=pairs_to_leave_out(path, run.corpus))
@@ -145,15 +151,28 @@ def pairs_to_leave_out(path: Path, corpus: Corpus) -> Ragged:
 
 
 def _check_documents(stored: Predictions, corpus: Corpus, split: str) -> None:
-    ids, truth = stored.documents()
-    table = corpus.table(split, ["id", "labels"])
-    labels = Ragged.from_arrow(table["labels"])
-    is_same = np.array_equal(truth.offsets, labels.offsets) and np.array_equal(truth.values, labels.values)
-    if not is_same or ids != table["id"].to_pylist():
+    of_corpus = (
+        pa.Table.from_batches([batch])
+        for file in map(pq.ParquetFile, corpus.files(split))
+        for batch in file.iter_batches(ROWS, columns=["id", "labels"])
+    )
+    if _digests(stored.tables(["id", "labels"])) != _digests(of_corpus):
         raise SettingsError(
             f"{stored.directory}: the predictions are of another corpus than {corpus.directory}. If the run belongs to "
             "this corpus, remove the directory to predict the split again"
         )
+
+
+def _digests(tables: Iterable[pa.Table]) -> list[bytes]:
+    """Return digests of the ids and true labels of documents, whatever their division into tables."""
+    digests = [hashlib.sha256() for _ in range(3)]
+    for table in tables:
+        labels = Ragged.from_arrow(table["labels"])
+        ids = "".join(map(json.dumps, table["id"].to_pylist())).encode()
+        parts = ids, labels.lengths.tobytes(), labels.values.tobytes()
+        for digest, part in zip(digests, parts, strict=True):
+            digest.update(part)
+    return [digest.digest() for digest in digests]
 
 
 def read_phase_seconds(path: Path, corpus: Corpus) -> dict[str, float]:
@@ -166,13 +185,15 @@ def read_phase_seconds(path: Path, corpus: Corpus) -> dict[str, float]:
         return {}
 
 
-def write_report(settings: Experiment, predictions: Predictions, metrics: Mapping[str, Any]) -> str | None:
+def write_report(
+    settings: Experiment, predictions: Predictions, metrics: Mapping[str, Any], lease: Lease | None = None
+) -> str | None:
     """Write the report of a run on a split, with one member open at a time; a task of its own calls this.
 
     Returns:
         Why example documents are shown without explanations; None if they have some.
     """
-    run, split = Run.open(settings), str(metrics["split"])
+    run, split = Run.open(settings, lease), str(metrics["split"])
     best, worst = best_and_worst(predictions)
     rows = [*best, *worst]
     text_of = dict(zip(rows, read_texts(run.corpus, split, rows), strict=True))

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -47,7 +48,9 @@ def start(bucket: Bucket, tmp_path: Path) -> Iterator[Start]:
     """Start two nodes with `tmp_path / "private"` for each alone; return what starts a command on the first."""
     private, temporary, head_port = tmp_path / "private", Path("/tmp") / f"axml-{os.getpid()}", free_port()
     private.mkdir()
-    environment = job_environment(AXML_RAY_CACHE=str(private / "cache"), AXML_RAY_HOME=str(tmp_path))
+    environment = job_environment(
+        AXML_RAY_CACHE=str(private / "cache"), AXML_RAY_HOME=str(tmp_path), RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S="0"
+    )
     common = ["--block", "--node-ip-address", "127.0.0.1", "--num-cpus", "1", "--object-store-memory", "134217728"]
     head = ["--head", "--port", head_port, "--temp-dir", str(temporary), "--include-dashboard", "false"]
     nodes: list[subprocess.Popen] = []
@@ -112,21 +115,22 @@ def test_a_run_at_a_url_is_trained_by_nodes_without_a_common_disk(start: Start, 
     first = start("train", "--config", path)
     networks, of_first_level = "runs/small/tree-0/network_tree", set[str]()
 
-    def second_level_has_a_checkpoint() -> bool:
+    def of_second_level() -> set[str]:
         names = set(bucket.names())
         stored = {name.rpartition("/")[0] for name in names if name.endswith("/checkpoint.json")}
         files = ("rows-0.safetensors", "rows-1.safetensors", "model.safetensors")
         whole = {directory for directory in stored if all(f"{directory}/{file}" in names for file in files)}
         if f"{networks}/level-1/.axml-ray.json" not in names:
             of_first_level.update(whole)
-            return False
-        return bool(whole - of_first_level)
+        return whole - of_first_level
 
-    wait_for("a checkpoint of the second level", second_level_has_a_checkpoint, first)
+    wait_for("a checkpoint of the second level", lambda: bool(of_second_level()), first)
     os.killpg(first.pid, signal.SIGKILL)
     first.communicate()
+    manifests = [json.loads(bucket.read(f"{directory}/checkpoint.json")) for directory in of_second_level()]
+    assert {manifest["workers"] for manifest in manifests} == {2}
     for words in (
-        ("train", "--config", path),
+        ("train", "--config", path, "--resources.workers", 1),
         ("export", "--run", f"{url}/runs/small", "--to", f"{url}/bundles/small"),
         (
             "predict",
@@ -145,6 +149,9 @@ def test_a_run_at_a_url_is_trained_by_nodes_without_a_common_disk(start: Start, 
     assert not [name for name in names if ".lease" in name or "checkpoint" in name or ".scored" in name]
     journal = [json.loads(line) for line in bucket.read("runs/small/tree-0/training.jsonl").splitlines()]
     assert [record["level"] for record in journal if "opened" in record] == [1]  # not trained again
+    steps = [record["scoring"]["step"] for record in journal if record.get("level") == 2 and "scoring" in record]
+    [turn] = [after for before, after in pairwise(steps) if after <= before] or [steps[-1]]
+    assert turn > max(manifest["position"]["step"] for manifest in manifests)
     assert json.loads(bucket.read("out/predictions.json"))["documents"] == 60
 
     # The same run on the disk of this machine, by one worker, from the same corpus.

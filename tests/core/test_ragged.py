@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from axml_ray.core.ragged import Ragged
+from axml_ray.core import ragged as module
+from axml_ray.core.ragged import Ragged, RaggedView, distinct
 
 ROWS = st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=5), max_size=8)
 
@@ -44,16 +45,41 @@ def test_cut(rows, width):
     assert listed(Ragged.from_rows(rows).cut(width)) == [row[:width] for row in rows]
 
 
-def test_a_cut_takes_no_more_memory_than_its_result() -> None:
-    """Those of a large corpus must not be copied for nothing, nor need an int64 index for each value."""
-    ragged = Ragged(np.zeros(4_000_000, np.int32), np.arange(0, 4_000_001, 1_000))
-    assert ragged.cut(1_000) is ragged
-    tracemalloc.start()
-    cut = ragged.cut(500)
-    _, peak = tracemalloc.get_traced_memory()
-    tracemalloc.stop()
-    assert cut.lengths.tolist() == [500] * 4_000
-    assert peak < cut.values.nbytes + 2 * ragged.values.size
+@given(ROWS, st.integers(1, 6), st.integers(0, 6))
+def test_blocks_change_nothing(rows, values, width):
+    ragged, order = Ragged.from_rows(rows), np.arange(len(rows))[::-1]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "BLOCK_VALUES", values)
+        assert listed(ragged.cut(width)) == [row[:width] for row in rows]
+        assert listed(ragged.take(order)) == rows[::-1]
+
+
+def test_copies_take_little_more_memory_than_their_result() -> None:
+    """An int64 index for each value would be twice as large as the tokens of a corpus."""
+    ragged = Ragged(np.zeros(8_000_000, np.int32), np.arange(0, 8_000_001, 100))
+    assert ragged.cut(100) is ragged
+    for copy in (lambda: ragged.cut(50), lambda: ragged.take(np.arange(0, 80_000, 2))):
+        tracemalloc.start()
+        copied = copy()
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert copied.values.nbytes == ragged.values.nbytes // 2
+        assert peak < 1.7 * copied.values.nbytes
+
+
+@given(ROWS, st.data(), st.none() | st.integers(0, 4), st.none() | st.integers(0, 4))
+def test_a_view_has_the_rows_it_names(rows, data, width, narrower):
+    numbers = st.lists(st.integers(0, len(rows) - 1), max_size=10) if rows else st.just([])
+    chosen, taken = (np.array(data.draw(numbers), dtype=np.int64) for _ in range(2))
+    view = RaggedView(Ragged.from_rows(rows), chosen, width)
+    expected = [rows[row][:width] for row in chosen]
+    assert listed(view) == expected and len(view) == len(expected)
+    assert view.lengths.tolist() == list(map(len, expected))
+    taken = taken[taken < len(chosen)]
+    assert view.lengths_of(taken).tolist() == [len(expected[row]) for row in taken]
+    assert listed(view.take(taken, narrower)) == [expected[row][:narrower] for row in taken]
+    assert listed(RaggedView(view, taken, narrower)) == [expected[row][:narrower] for row in taken]
+    assert listed(Ragged.concatenate([view, view])) == 2 * expected
 
 
 @given(ROWS, st.none() | st.integers(0, 7), st.integers(-3, 3))
@@ -92,6 +118,12 @@ def test_from_chunked_arrow(chunks, data):
     rows = [row or [] for chunk in chunks for row in chunk]
     start = data.draw(st.integers(0, len(rows)))
     assert listed(Ragged.from_arrow(column.slice(start))) == rows[start:]
+
+
+@given(st.lists(st.integers(-5, 5)))
+def test_distinct(values):
+    found = distinct(np.array(values, dtype=np.int64))
+    assert found.tolist() == sorted(set(values)) and found.dtype == np.int64
 
 
 def test_a_null_that_hides_values():

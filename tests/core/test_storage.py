@@ -1,6 +1,8 @@
 """Files at URLs, on a server of S3: what is published is fetched whole or not at all; other places are refused."""
 
+import fcntl
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -191,6 +193,17 @@ def test_only_the_files_that_are_needed_are_fetched(bucket: Any, forget: Callabl
     assert contents(path.parent) == {"level/a": "1", "level/b": "2", "run.json": "1\n"}
 
 
+def test_what_is_gone_from_the_store_is_removed_here_and_nothing_fetched(bucket: Any) -> None:
+    place = absolute(f"s3://{bucket.name}/group")
+    for number in (1, 2):
+        bucket.write(f"group/checkpoint_{number}/rows-0", b"1")
+    fetch(place)
+    bucket.delete("group/checkpoint_1/rows-0")
+    bucket.write("group/checkpoint_3/rows-0", b"1")
+    fetch(place, ())
+    assert [path.name for path in place.iterdir()] == ["checkpoint_2"]
+
+
 @pytest.mark.parametrize("damage", ["changed", "cut", "missing"])
 def test_a_damaged_file_is_refused(
     damage: str, bucket: Any, forget: Callable[[], None], monkeypatch: pytest.MonkeyPatch
@@ -283,6 +296,32 @@ def test_a_store_that_cannot_be_used_is_one_error(place: str, bucket: Any) -> No
     with pytest.raises(SettingsError, match="there-is-no-such-bucket"):
         fetch(absolute(place))
     assert not absolute(place).exists()
+
+
+@pytest.mark.processes
+def test_the_cache_is_trimmed_by_a_process_that_is_its_only_user(
+    bucket: Any, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AXML_RAY_CACHE", str(small_disk / "cache"))
+    paths = [absolute(f"s3://{bucket.name}/{number}") for number in range(4)]
+    for seconds, path in enumerate(paths):
+        bucket.write(path.name, bytes(200_000))
+        fetch(path)
+        os.utime(path, ns=(seconds * 10**9, path.stat().st_mtime_ns))
+    os.utime(paths[0], ns=(9 * 10**9, paths[0].stat().st_mtime_ns))
+
+    def left_by_another_process() -> list[int]:
+        storage._use_cache.cache_clear()
+        storage._file_system.cache_clear()
+        storage.read(paths[3])
+        return [number for number, path in enumerate(paths) if path.exists()]
+
+    with (cache() / ".locks" / "users").open() as user:
+        fcntl.flock(user, fcntl.LOCK_SH)
+        assert left_by_another_process() == [0, 1, 2, 3]
+    assert left_by_another_process() == [0, 3]  # 0.4 of 1 MiB
+    fetch(paths[1])
+    assert paths[1].stat().st_size == 200_000
 
 
 # The lease of a run at a URL

@@ -3,6 +3,8 @@
 Micro-averages of label sets against scikit-learn, and the threshold against all thresholds.
 """
 
+import tracemalloc
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -11,7 +13,8 @@ from sklearn.metrics import f1_score, precision_score, recall_score
 
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.topk import TopK
-from axml_ray.evaluation.metrics.label_sets import ScoredPairs
+from axml_ray.evaluation.metrics import label_sets
+from axml_ray.evaluation.metrics.label_sets import best_threshold, scores_above
 
 LABELS, TOP = 12, 6
 
@@ -40,7 +43,7 @@ def rankings(seed: int, documents: int = 30):
 @given(st.integers(0, 1_000), st.floats(0.1, 1.4))
 def test_scores_agree_with_scikit_learn(seed, threshold):
     parts, scores, truth = rankings(seed)
-    result = ScoredPairs.of(parts).scores_above(threshold)
+    result = scores_above(parts, threshold)
     predicted = scores >= np.float32(threshold)
     for name, function in (("F1", f1_score), ("precision", precision_score), ("recall", recall_score)):
         expected = 100 * function(truth, predicted, average="micro", zero_division=0)
@@ -48,14 +51,37 @@ def test_scores_agree_with_scikit_learn(seed, threshold):
     assert result["labels"] == pytest.approx(predicted.sum() / len(truth))
 
 
-@given(st.integers(0, 1_000))
-def test_no_threshold_is_better(seed):
-    pairs = ScoredPairs.of(rankings(seed)[0])
-    best = pairs.scores_above(pairs.best_threshold())["micro-F1"]
-    assert best == pytest.approx(max(pairs.scores_above(float(each))["micro-F1"] for each in pairs.scores))
+@given(st.integers(0, 1_000), st.sampled_from([1, 2, 7, 1 << 20]))
+def test_no_threshold_is_better(seed, pairs):
+    parts, scores, _ = rankings(seed)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(label_sets, "PAIRS", pairs)
+        threshold = best_threshold(parts)
+    f1 = {float(each): scores_above(parts, float(each))["micro-F1"] for each in np.unique(scores[scores > 0])}
+    assert threshold == max(f1, key=lambda each: (f1[each], each))
 
 
 def test_without_a_true_prediction_there_is_no_threshold():
     part = TopK(np.array([[3, 1]], np.int32), np.array([[0.5, 0.4]], np.float32)), Ragged.from_rows([[2]])
     with pytest.raises(ValueError, match="threshold"):
-        ScoredPairs.of([part]).best_threshold()
+        best_threshold([part])
+
+
+def test_a_threshold_takes_few_bytes_for_each_pair(monkeypatch):
+    """A split of a million documents has a hundred million pairs."""
+    monkeypatch.setattr(label_sets, "PAIRS", 1 << 10)
+    random = np.random.default_rng(0)
+    blocks, documents, top = 100, 100, 50
+
+    def parts():
+        for _ in range(blocks):
+            labels = np.tile(np.arange(top, dtype=np.int32), (documents, 1))
+            truth = Ragged.from_rows([[row % top] for row in range(documents)])
+            yield TopK(labels, random.random((documents, top), np.float32)), truth
+
+    tracemalloc.start()
+    best_threshold(parts())
+    scores_above(parts(), 0.5)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10 * blocks * documents * top

@@ -4,18 +4,25 @@ python -m pytest tests/evaluation/test_prediction_metrics.py
 """
 
 import json
+import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from evaluation.toy_run import DOCUMENTS, LABELS, MEMBERS, WIDTH, write_corpus, write_predictions, write_run
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import write_json
+from axml_ray.core.ragged import Ragged
+from axml_ray.evaluation.metrics import resampling
+from axml_ray.evaluation.metrics.bands import frequency_bands
 from axml_ray.evaluation.metrics.comparison import compare_predictions
 from axml_ray.evaluation.metrics.metrics import Scores, ndcg_at, propensities
-from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, evaluate_predictions
+from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, evaluate_predictions, score_documents
 from axml_ray.evaluation.metrics.predictions import MANIFEST, Predictions
 from axml_ray.evaluation.reports.examples import (
     EXAMPLES_PER_GROUP,
@@ -229,3 +236,64 @@ def test_highlighted_spans_join_to_the_text():
     assert "".join(span.text for span in spans) == text[:1200]
     assert [span.text for span in spans if span.weight] == ["one", "two"]
     assert all(not span.weight for span in highlight(text, [("one", 0, 3, 0.0)]))
+
+
+BANDS = [*frequency_bands(np.repeat([200, 50, 5, 0], 10)), None]
+
+
+def random_predictions(directory: Path, documents: int, rows: int, seed: int = 0) -> Predictions:
+    """Predictions of 40 labels, ten of each band, in files of some rows."""
+    random = np.random.default_rng(seed)
+    tops = random.permuted(np.tile(np.arange(40, dtype=np.int32), (documents, 1)), axis=1)[:, :10]
+    truth = [np.sort(random.choice(40, random.integers(0, 9), replace=False)) for _ in range(documents)]
+    directory.mkdir()
+    for first in range(0, documents, rows):
+        some = slice(first, first + rows)
+        top, scores = tops[some], np.linspace(1, 0, tops[some].size, dtype=np.float32)
+        ids = [f"document {row}" for row in range(first, first + len(top))]
+        columns = {"id": ids, "labels": Ragged.from_rows(truth[some]).to_arrow()}
+        columns["ensemble.labels"] = pa.FixedSizeListArray.from_arrays(pa.array(top.ravel()), 10)
+        columns["ensemble.scores"] = pa.FixedSizeListArray.from_arrays(pa.array(scores), 10)
+        pq.write_table(pa.table(columns), directory / f"{first:06d}.parquet")
+    return Predictions.complete(directory, "key")
+
+
+@given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 99))
+@settings(max_examples=20, deadline=None)
+def test_the_division_into_files_changes_no_score(tmp_path_factory, documents, rows, seed):
+    directory = tmp_path_factory.mktemp("divided")
+    sizes = {"whole": documents, "parts": rows}
+    whole, parts = (random_predictions(directory / name, documents, size, seed) for name, size in sizes.items())
+    inverse = np.linspace(1, 3, 40)
+    for band in BANDS:
+        try:
+            one = score_documents(whole, "ensemble", inverse, band)
+        except SettingsError:
+            continue  # no document has a label
+        other = score_documents(parts, "ensemble", inverse, band)
+        assert (one is None) == (other is None)
+        if one is not None:
+            np.testing.assert_allclose(other.values, one.values, rtol=1e-12)
+            np.testing.assert_allclose(other.attainable, one.attainable, rtol=1e-12)
+    assert best_and_worst(parts) == best_and_worst(whole)
+    assert parts.documents()[0] == whole.documents()[0]
+    assert parts.ids_of([documents - 1, 0]) == {0: "document 0", documents - 1: f"document {documents - 1}"}
+
+
+def test_an_evaluation_holds_the_scores_of_one_band(tmp_path, monkeypatch):
+    """A document's scores are 256 bytes; twice as many while blocks are joined."""
+    monkeypatch.setattr(resampling, "MAX_WEIGHTS", 1)
+    documents = 4_000
+    predictions = random_predictions(tmp_path / "predictions", documents, rows=100)
+    training = TrainingCounts(np.repeat([200, 50, 5, 0], 10), 10_000)
+    evaluate_predictions(predictions, training, SETTINGS)  # imports and caches
+    tracemalloc.start()
+    evaluate_predictions(predictions, training, SETTINGS)
+    _, of_metrics = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    before, _ = tracemalloc.get_traced_memory()
+    build_examples(predictions, [7], ["text"], [str(label) for label in range(40)], training.counts)
+    _, of_report = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert of_metrics < 700 * documents
+    assert of_report - before < 60 * documents

@@ -37,8 +37,9 @@ from axml_ray.inference.bundle.manifest import (
     BundleError,
     entries,
 )
-from axml_ray.members.weight_files import SCALES, group_size, load_weights, quantized, restored, save_weights
+from axml_ray.members.weight_files import SCALES, group_size, load_weights, quantized, save_weights
 from axml_ray.network.fast.frozen import WORDS
+from axml_ray.network.fast.int8_table import Int8Table
 from axml_ray.network.level_network import TABLE
 from axml_ray.runs.run import Run
 
@@ -436,19 +437,20 @@ class TestOpen:
 
 
 @pytest.mark.skipif(not Path("/proc/self/maps").exists(), reason="needs Linux")
-@pytest.mark.parametrize("weights", ["float32", "bfloat16"])
+@pytest.mark.parametrize("weights", ["float32", "bfloat16", "int8"])
 def test_tables_lie_in_the_file_itself(tiny_run, tmp_path, weights):
     """Mapped, not copied: so processes that open the same bundle share its memory."""
     export_bundle(tiny_run, tmp_path / "bundle", weights)
     bundle = Bundle.open(tmp_path / "bundle")
-    member = bundle.member(bundle.manifest.members[0], precision=weights)
+    member = bundle.member(bundle.manifest.members[0], precision="bfloat16" if weights == "bfloat16" else "float32")
     for number, network in enumerate(member.networks, start=1):
         file = str(tmp_path / "bundle" / "members" / "network_tree-0" / f"level-{number}" / "model.safetensors")
         lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith(file)]
         ranges = [tuple(int(end, 16) for end in line[0].split("-")) for line in lines]
         for name in (TABLE, WORDS):
-            place = network.get_parameter(name).data_ptr()
-            assert any(start <= place < end for start, end in ranges), name
+            table = network.get_parameter(name)
+            for part in (table.packed, table.scales) if weights == "int8" else (table,):
+                assert any(start <= part.data_ptr() < end for start, end in ranges), name
 
 
 class TestWeights:
@@ -459,7 +461,7 @@ class TestWeights:
         values, scales = quantized(matrix)
         assert values.shape == matrix.shape and len(scales) == rows * (width // group_size(width))
         step = scales.repeat_interleave(group_size(width)).view(rows, width)
-        assert ((restored("x", values, scales) - matrix).abs() <= step * 0.501).all()
+        assert ((Int8Table(values, scales).unpacked() - matrix).abs() <= step * 0.501).all()
 
     @pytest.mark.parametrize(("width", "expected"), [(300, 60), (512, 64), (8, 8), (101, 101), (64, 64), (1, 1)])
     def test_groups(self, width, expected):

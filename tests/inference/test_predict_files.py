@@ -17,6 +17,7 @@ from tiny_run import texts_of
 from axml_ray import Tagger
 from axml_ray.cli.predict import main
 from axml_ray.core.errors import SettingsError
+from axml_ray.core.lease import own
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.readers.json_lines import JsonLines
 from axml_ray.corpus.readers.sources import Document, open_readers
@@ -79,6 +80,8 @@ def test_is_what_the_tagger_says(ray_cluster, inputs, bundle_directory, tmp_path
     before = [path.stat().st_mtime_ns for path in parts]
     parts[0].unlink()
     (tmp_path / "out" / f".{parts[0].name}.cut").write_text("half")
+    with own(tmp_path / "out"), pytest.raises(SettingsError, match=f"process {os.getpid()}"):
+        predict_files(bundle_directory, found, tmp_path / "out", wanted)
     assert predict_files(bundle_directory, found, tmp_path / "out", wanted) == result
     after = [path.stat().st_mtime_ns for path in parts]
     assert after[0] > before[0] and after[1:] == before[1:]

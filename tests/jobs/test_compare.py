@@ -1,6 +1,7 @@
 """`axml-ray compare` on runs with stored predictions, so that Ray never starts."""
 
 import json
+import os
 import re
 import sys
 
@@ -12,6 +13,8 @@ from evaluation.test_report_page import Tags
 from evaluation.toy_run import DOCUMENTS, write_corpus, write_run
 
 from axml_ray.cli import compare
+from axml_ray.core.files import fences
+from axml_ray.core.lease import own
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.evaluation.metrics.comparison import compare_predictions
 from axml_ray.evaluation.metrics.metrics import METRICS
@@ -94,6 +97,16 @@ def test_settings_that_differ(command, home):
     assert code == 0, err
     assert json.loads((home / "wide.json").read_text())["settings"] == {"network.hidden": [256, 64]}
     assert "network.hidden" in out
+
+
+def test_a_run_that_another_job_works_on_is_not_predicted(command, home):
+    run = write_run(home, "stale")
+    Predictions.complete(run / "predictions/test", "another key")
+    with own(run):
+        lease = fences.pop(run)  # as in another process
+        code, _, err = command("runs/good", "runs/stale")
+        fences[run] = lease
+    assert code == 2 and f"process {os.getpid()}" in err.splitlines()[-1]
 
 
 def test_the_page_stands_alone_and_shows_documents(command, home):

@@ -4,12 +4,14 @@ python -m pytest tests/jobs/test_evaluate.py
 """
 
 import json
+import os
 from functools import partial
 
 import pytest
 from evaluation.toy_run import write_corpus, write_run
 
 from axml_ray.cli import evaluate
+from axml_ray.core.lease import own
 
 
 @pytest.fixture(scope="module")
@@ -37,6 +39,16 @@ def test_tables_files_and_browser(judge, home, monkeypatch):
     report = home / "runs/run/report/index.html"
     assert f"report: {report}" in out and opened == [report.as_uri()]
     assert json.loads((home / "runs/run/metrics.json").read_text())["split"] == "test"
+
+
+def test_a_run_that_another_job_works_on_is_refused(judge, home):
+    metrics = home / "runs/run/metrics.json"
+    metrics.unlink(missing_ok=True)
+    with own(home / "runs/run"):
+        code, _, err = judge("--run", "runs/run")
+    errors = [line for line in err.splitlines() if line.startswith("error: ")]
+    assert code == 2 and len(errors) == 1 and f"process {os.getpid()}" in errors[0] and not metrics.exists()
+    assert judge("--run", "runs/run")[0] == 0 and not list(home.rglob(".lease"))
 
 
 def test_a_corpus_that_was_moved(judge, home):

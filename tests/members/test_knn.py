@@ -29,7 +29,7 @@ def with_ones(rows: np.ndarray) -> sparse.csr_matrix:
 
 def of(rows: np.ndarray | sparse.csr_matrix, labels: list[list[int]], k: int) -> NearestNeighbours:
     rows = rows if sparse.issparse(rows) else with_ones(rows)
-    return NearestNeighbours.of(rows, Ragged.from_rows(labels), TRAINED, k, FEATURIZER)
+    return NearestNeighbours.of([rows], Ragged.from_rows(labels), TRAINED, k, FEATURIZER)
 
 
 def literal_scores(
@@ -60,7 +60,7 @@ def test_scores_are_the_formula(data: st.DataObject, documents: int, texts: int,
     labels = [sorted(data.draw(st.sets(st.integers(0, TRAINED + 1), max_size=3))) for _ in range(documents)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "FEATURES", features)
-        patch.setattr(module, "MOST_PAIRS", data.draw(st.sampled_from([1, 1 << 22])))
+        patch.setattr(module, "BLOCK_PAIRS", data.draw(st.sampled_from([1, 3, 1 << 22])))
         scores = of(known, labels, k).scores(with_ones(new))
     assert scores.shape == (texts, TRAINED) and scores.dtype == np.float32
     np.testing.assert_allclose(scores.toarray(), literal_scores(new, known, labels, features, k), rtol=1e-3, atol=1e-6)
@@ -82,11 +82,23 @@ def test_features_of_every_tenth_text_are_passed_over(monkeypatch: pytest.Monkey
     assert np.diff(of(rows, [[0]] * 40, 20).texts.indptr)[0] == 40
 
 
+@given(st.integers(1, 40))
+def test_blocks_of_training_texts_change_nothing(size: int) -> None:
+    tokens, labels = training_texts()
+    featurizer = Featurizer.fit(tokens, VOCABULARY, WORDS_ALONE)
+    rows = featurizer.matrix(tokens)
+    blocks = [rows[first : first + size] for first in range(0, len(tokens), size)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "COMMON_TEXTS", 5)
+        whole, parts = (NearestNeighbours.of(some, labels, LABELS, 4, featurizer) for some in ([rows], blocks))
+    assert (whole.texts != parts.texts).nnz == 0 and whole.texts.nnz == parts.texts.nnz > 0
+
+
 @pytest.fixture(scope="module")
 def member() -> NearestNeighbours:
     tokens, labels = training_texts()
     featurizer = Featurizer.fit(tokens, VOCABULARY, WORDS_ALONE)
-    return NearestNeighbours.of(featurizer.matrix(tokens), labels, LABELS, 4, featurizer)
+    return NearestNeighbours.of([featurizer.matrix(tokens)], labels, LABELS, 4, featurizer)
 
 
 def training_texts() -> tuple[Ragged, Ragged]:

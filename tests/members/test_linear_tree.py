@@ -216,6 +216,29 @@ def test_a_label_is_found_by_its_name_though_no_text_holds_it() -> None:
     assert best[1] == 2 != best[0]
 
 
+def test_a_large_level_is_checked_as_it_is_read(
+    linear: LinearTree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Opening must not read the weights of millions of labels."""
+    if len(linear.weights) == 1:
+        pytest.skip("all nodes of the first level are scored")
+    monkeypatch.setattr(module, "WHOLE_LEVEL", 0)
+    path, features = tmp_path / FILE, linear.featurizer
+    write(tmp_path, linear.tree, Split(TOKENS, TRUTH), features)
+    arrays, metadata = read_arrays(path)
+    for name, array, said in (
+        ("words.2", arrays["words.2"] + np.int32(500), "columns beyond"),
+        ("words.2", arrays["words.2"] - np.int32(500), "columns beyond"),
+        ("values.2", arrays["values.2"] * np.float32(np.nan), "finite"),
+    ):
+        save_file({**arrays, name: array}, path, metadata)
+        opened = LinearTree.load(tmp_path, None, inputs(features))
+        with pytest.raises(ValueError, match=f"level 2 has .*{said}"):
+            opened.rank(TEXTS, 5)
+        with pytest.raises(ValueError, match=f"level 2 has .*{said}"):
+            opened.score(TEXTS, np.arange(LABELS))
+
+
 def test_a_file_keeps_everything_and_damage_is_refused(linear: LinearTree, tmp_path: Path) -> None:
     path, features = tmp_path / FILE, linear.featurizer
     assert key_of(path, ABOUT) is None

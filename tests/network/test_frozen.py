@@ -3,15 +3,22 @@
 A network that only predicts: the weights it was given, in the format of the products, against the trained one.
 """
 
+import re
 from dataclasses import replace
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from tiny_corpus import DEEP, FLAT, key_documents, small_network
 
+from axml_ray.members.weight_files import load_weights, quantized, save_weights
 from axml_ray.network.backends.cpu_backend import LIMITS, CpuBackend
 from axml_ray.network.fast.frozen import WORDS, frozen
+from axml_ray.network.fast.int8_table import Int8Table
+from axml_ray.network.kinds import build_network
 from axml_ray.network.level_network import TABLE, Beam
+from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings
 from axml_ray.training.beam_search import expand_rows
 
@@ -57,6 +64,24 @@ class TestFrozen:
         other = best(frozen(level, wide, SETTINGS, "float32"), "float32")
         assert torch.equal(one.nodes, other.nodes) and torch.allclose(one.scores, other.scores, rtol=1e-5)
 
+    @pytest.mark.parametrize("kind", ["attention", "bilstm", "xml_cnn"])
+    @pytest.mark.parametrize("form", ["float32", "bfloat16", "plain"])
+    def test_int8_tables_compute_as_their_values_do(self, level, kind, form):
+        precision, implementation = ("float32", "plain") if form == "plain" else (form, "fused")
+        settings = {"kind": kind, "implementation": implementation}
+        state = small_network(level, **settings).state_dict()
+        packed = {name: Int8Table(*quantized(state[name])) for name in (TABLE, WORDS)}
+        wide = {name: table.unpacked() for name, table in packed.items()}
+        networks = [
+            frozen(level, state | tables, SETTINGS.model_copy(update=settings | {"evidence": False}), precision)
+            for tables in (packed, wide)
+        ]
+        assert isinstance(networks[0].get_parameter(TABLE), Int8Table)
+        one, other = (best(network, precision) for network in networks)
+        assert torch.equal(one.nodes, other.nodes) and torch.equal(one.scores, other.scores)
+        vectors = [each.attention.vectors(torch.arange(level.nodes), each.first_child) for each in networks]
+        assert torch.equal(vectors[0].to(vectors[1]), vectors[1])
+
     def test_weights_of_something_else(self, level):
         state = small_network(level, evidence=True).state_dict()
         for wrong, message in [
@@ -67,6 +92,24 @@ class TestFrozen:
         ]:
             with pytest.raises(ValueError, match=message):
                 frozen(level, wrong, SETTINGS)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux")
+def test_int8_weights_are_read_in_place(tmp_path):
+    """Opened, and used for predictions that read few rows, they take a small share of the file's size."""
+    level, path = Level(2, 80_000, np.arange(0, 80_001, 8)), tmp_path / "weights.safetensors"
+    words = {WORDS: torch.randn(100_000, 64)}
+    network = build_network(level, words[WORDS], SETTINGS)
+    save_weights(network.state_dict() | words, path, "int8")
+    del network, words
+
+    def private() -> int:
+        return int(re.search(r"Private_Dirty: +(\d+)", Path("/proc/self/smaps_rollup").read_text())[1]) << 10
+
+    before = private()
+    opened = frozen(level, load_weights(path), SETTINGS, "float32")
+    expand_rows(opened, TOKENS, ABOVE, 10, precision="float32")
+    assert private() - before < 0.15 * path.stat().st_size
 
 
 def test_vectors_are_what_was_placed():

@@ -387,10 +387,12 @@ def test_the_job_plans_and_measures_without_a_corpus(tmp_path: Path) -> None:
 @pytest.mark.processes
 def test_the_job_plans_gpus_that_are_not_here(tmp_path: Path) -> None:
     config = str(ROOT / "configs/amazon3m.yaml")
-    result = job(tmp_path, "--config", config, "--gpus", "8", "--memory", "12", "--rate", "50", "--json", "plan.json")
+    knn = ["--members.knn.weight", "0.1"]
+    result = job(tmp_path, "--config", config, *knn, "--gpus=8", "--memory=12", "--rate=50", "--json", "plan.json")
     assert result.returncode == 0, result.stderr
     assert "at 50 TFLOPS a worker, as --rate says" in " ".join(result.stdout.split())
     assert "WARNING: level 4 needs" in result.stdout
+    assert "kNN would take" in " ".join(result.stdout.split())
     written = json.loads((tmp_path / "plan.json").read_text())
     assert written["too_large"] == [4]
     assert written["side_by_side"] == 1

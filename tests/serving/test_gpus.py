@@ -3,17 +3,22 @@
 Replicas with GPUs on a cluster that has one as far as Ray knows.
 """
 
+import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from s3 import Bucket
 from small_server import PARTS, SMALL
 
 from axml_ray.cluster.capacity import largest_node
 from axml_ray.core.errors import SettingsError
-from axml_ray.core.files import file_bytes
+from axml_ray.core.files import file_bytes, whole_directory
 from axml_ray.core.memory import PREDICTOR_BYTES
+from axml_ray.core.paths import absolute
 from axml_ray.inference.bundle.bundle import Bundle
+from axml_ray.inference.bundle.manifest import LABELS, MANIFEST
 from serve_app.__main__ import check_fits
 from serve_app.app import group_members, members_memory
 from serve_app.settings import ApplicationSettings
@@ -40,22 +45,24 @@ def test_ray_reserves_a_replicas_gpus(serve_address: str, serving_bundle: Path) 
     assert "GPU" not in found["ServeReplica:gpus:ingress"]
 
 
-def test_memory_of_the_members_of_a_deployment(ray_cluster: None, serving_bundle: Path) -> None:
-    """A bundle's files but those of other members; never more than half a node, on which a roll-out needs it twice."""
+def test_memory_of_the_members_of_a_deployment(ray_cluster: None, serving_bundle: Path, bucket: Bucket) -> None:
+    """A bundle's files but those of other members, also at a URL where it was replaced; never more than half a node."""
     bundle = Bundle.open(serving_bundle)
     groups = group_members(bundle)
     assert len(groups) == PARTS
     sizes = {name: file_bytes(serving_bundle / "members" / name) for names in groups.values() for name in names or ()}
     whole = members_memory(bundle, None)
-    assert whole == PREDICTOR_BYTES + file_bytes(serving_bundle)
-    for names in groups.values():
-        assert names and members_memory(bundle, names) == whole - sum(sizes.values()) + sum(map(sizes.get, names))
-    with (serving_bundle / "members" / "large").open("wb") as file:
-        file.truncate(1 << 42)  # sparse
-    try:
-        assert members_memory(bundle, None) == largest_node("memory") // 2
-    finally:
-        (serving_bundle / "members" / "large").unlink()
+    assert whole == PREDICTOR_BYTES + file_bytes(serving_bundle) - (serving_bundle / MANIFEST).stat().st_size
+    expected = {part: whole - sum(sizes.values()) + sum(map(sizes.get, names)) for part, names in groups.items()}
+    place = absolute(f"s3://{bucket.name}/bundle")
+    for _ in range(2):
+        with whole_directory(place) as work:
+            shutil.copytree(serving_bundle, work, dirs_exist_ok=True)
+    for opened in (bundle, Bundle.open(place)):
+        assert {part: members_memory(opened, names) for part, names in groups.items()} == expected
+    large = {**bundle.manifest.files, LABELS: bundle.manifest.files[LABELS].model_copy(update={"bytes": 1 << 42})}
+    bundle = replace(bundle, manifest=bundle.manifest.model_copy(update={"files": large}))
+    assert members_memory(bundle, None) == largest_node("memory") // 2
 
 
 class TestBeforeTheStart:

@@ -1,5 +1,6 @@
 """Presets: the paper's configurations against its table, and what `auto` chooses."""
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from axml_ray.cli.parser import from_command_line
 from axml_ray.core.errors import SettingsError
 from axml_ray.settings import adapt
 from axml_ray.settings.configuration import load
-from axml_ray.settings.presets import FLAT_LABELS, SMALL_DOCUMENTS, CorpusSize, choose
+from axml_ray.settings.presets import FLAT_LABELS, KNN_DOCUMENTS, SMALL_DOCUMENTS, CorpusSize, choose
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 # The paper's table of hyperparameters: E, B, N, N_fc, H, K, C (None where there is no tree).
@@ -135,6 +136,19 @@ class TestAuto:
         settings, choices = adapt(from_command_line("", words), 300, 40)
         assert settings.tree.height == 2 and settings.training.batch_size == 7
         assert not {"tree.height", "training.batch_size"} & {each.key for each in choices}
+
+    def test_no_neighbours_among_too_many_texts(self):
+        load_auto = partial(load, preset="auto", corpus=OWN)
+        settings, choices = adapt(load_auto(), KNN_DOCUMENTS, 5_000)
+        assert "knn" in settings.members.chosen and "members.knn.weight" not in {each.key for each in choices}
+        settings, choices = adapt(load_auto(), KNN_DOCUMENTS + 1, 5_000)
+        assert set(settings.members.chosen) == {"network_tree", "linear_tree"}
+        assert f"{KNN_DOCUMENTS + 1:,}" in next(each.reason for each in choices if each.key == "members.knn.weight")
+        own_weight = {"knn": {"weight": 0.2}}
+        assert "knn" in adapt(load_auto(members=own_weight), KNN_DOCUMENTS + 1, 5_000)[0].members.chosen
+        without_others = {"network_tree": {"weight": 0}, "linear_tree": {"weight": 0}}
+        with pytest.raises(SettingsError, match="knn"):
+            adapt(load_auto(members=without_others), KNN_DOCUMENTS + 1, 5_000)
 
     def test_other_presets_choose_nothing(self):
         settings = load(preset="recommended", corpus=OWN)

@@ -12,10 +12,12 @@ from axml_ray.core.ragged import Ragged
 from axml_ray.network.backends.cpu_backend import LIMITS, CpuBackend
 from axml_ray.network.sharding import Shard
 from axml_ray.network.tree_level import Level
+from axml_ray.training import batches as batches_module
 from axml_ray.training.batches import (
     POOL,
     Batch,
     LevelData,
+    TrueNodes,
     make_batch,
     order_by_worker,
     padded_tokens,
@@ -24,6 +26,7 @@ from axml_ray.training.batches import (
 )
 from axml_ray.training.beam_search import choose_parents, choose_parents_of_document, scoring_batches
 from axml_ray.training.distributed import DistributedContext
+from axml_ray.tree.label_tree import LabelTree
 
 FLAT = Level(1, 6, None)
 DEEP = Level(2, 11, np.array([0, 3, 4, 8, 10, 11]))  # blocks of four
@@ -229,6 +232,20 @@ class TestEpoch:
         tensors += [] if moved.candidates is None else [moved.candidates.exists, moved.candidates.row_index]
         assert {tensor.device.type for tensor in tensors} == {"meta"}
         assert np.array_equal(moved.rows, batch.rows) and moved.count == batch.count
+
+
+def test_true_nodes_are_the_ancestors_of_labels(monkeypatch):
+    monkeypatch.setattr(batches_module, "COUNTED_DOCUMENTS", 2)
+    tree = LabelTree.from_cuts(np.array([3, 1, 0, 2, 4]), [np.array([0, 2, 5])])
+    labels = Ragged.from_rows([[0, 1], [], [4, 5], [2, 3], [1, 2, 3, 4]])  # label 5 has no training document
+    for number in (1, 2):
+        nodes = TrueNodes(tree, number, labels)
+        expected = Ragged(*tree.node_labels(number, labels.values, labels.offsets))
+        assert np.array_equal(nodes.values, expected.values) and np.array_equal(nodes.offsets, expected.offsets)
+        assert nodes.lengths.tolist() == expected.lengths.tolist()
+        rows = np.array([4, 1, 3])
+        assert [row.tolist() for row in nodes.take(rows)] == [expected[row].tolist() for row in rows]
+        assert [row.tolist() for row in nodes.take(rows, 1)] == [expected[row][:1].tolist() for row in rows]
 
 
 @given(st.data(), st.integers(1, 12))

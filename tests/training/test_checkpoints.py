@@ -2,10 +2,10 @@
 
 import errno
 import json
+import shutil
 import tempfile
 import threading
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,10 +18,13 @@ import torch.distributed as dist
 import torch.multiprocessing
 from hypothesis import given
 from hypothesis import strategies as st
+from s3 import Bucket
+from safetensors.torch import load_file
 from tiny_corpus import FLAT, WIDE, curve_of, small_network, small_training
 
 import axml_ray.training.checkpoints as module
 from axml_ray.core.files import copy_files
+from axml_ray.core.paths import absolute, cache
 from axml_ray.network.level_network import TABLE
 from axml_ray.network.sharding import Shard
 from axml_ray.network.tree_level import Level
@@ -317,9 +320,6 @@ class Group:
         copy_files(files, self.storage / f"checkpoint_{metrics['step']}")
         done()
 
-    def newest(self) -> AbstractContextManager[Path | None]:
-        return nullcontext()
-
     def is_preempted(self) -> bool:
         return True
 
@@ -343,6 +343,46 @@ def test_a_preempted_group_goes_on_where_it_was_told(name, tmp_path):
     # The newest counts, of any kind of workers: the last evaluation that was saved is of step 12.
     other = training_of(LEVELS[name], seed=6)
     assert Checkpoints(tmp_path / "level-1.checkpoint", MARK, 0, group).resume(other) and other.state.step == 12
+
+
+class OneOfSeveral(DistributedContext):
+    """A worker whose group is not there: it takes what it has for what rank 0 has."""
+
+    def from_first(self, values: torch.Tensor) -> torch.Tensor:
+        return values
+
+
+@pytest.fixture
+def of_four(bucket: Bucket, tmp_path: Path) -> Path:
+    """The newest checkpoint of a group of four workers at a URL, of step 10; nothing of it is on this node."""
+    group = Group(tmp_path / "network_tree-0")
+    with pytest.raises(Interruption):
+        training_of(WIDE, Checkpoints(tmp_path / "level-1.checkpoint", MARK, 3_600, group)).run()
+    [stored] = group.storage.iterdir()
+    tables, about = load_file(stored / ROWS.format(0)), json.loads((stored / MANIFEST).read_text())
+    for rank in range(4):
+        save_rows(stored, {name: table[rank::4] for name, table in tables.items()}, Shard(rank, 4))
+        about["files"][ROWS.format(rank)] = (stored / ROWS.format(rank)).stat().st_size
+    (stored / MANIFEST).write_text(json.dumps({**about, "workers": 4}))
+    member = absolute(f"s3://{bucket.name}/tree-0/network_tree")
+    copy_files(stored, member / "network_tree-0" / stored.name)
+    shutil.rmtree(cache())
+    return member
+
+
+def test_a_single_worker_on_another_node_goes_on_from_a_groups_checkpoint(of_four):
+    resumed = training_of(WIDE, Stopping(of_four / "level-1.checkpoint"), seed=5)
+    assert resumed.checkpoints.resume(resumed) and resumed.state.step == 10
+    assert_same_end(finish(resumed), finish(training_of(WIDE)))
+
+
+@pytest.mark.parametrize(("rank", "count", "fetched"), [(1, 2, [1, 3]), (1, 4, [1]), (2, 3, [0, 1, 2, 3]), (5, 8, [1])])
+def test_a_worker_fetches_only_the_files_of_its_rows(of_four, rank, count, fetched):
+    checkpoints = Checkpoints(of_four / "level-1.checkpoint", MARK, 0)
+    training = training_of(WIDE, checkpoints, workers=OneOfSeveral(rank, count))
+    assert checkpoints.resume(training) and training.state.step == 10
+    files = [path.name for path in cache().rglob("*") if path.is_file() and ".locks" not in path.parts]
+    assert sorted(files) == sorted([MANIFEST, MODEL, *map(ROWS.format, fetched)])
 
 
 def test_training_goes_on_while_a_checkpoint_is_stored(tmp_path, monkeypatch):

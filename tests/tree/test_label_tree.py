@@ -1,5 +1,6 @@
 """Run: pytest tests/tree/test_label_tree.py"""
 
+import tracemalloc
 from itertools import pairwise
 
 import numpy as np
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from safetensors.numpy import save_file
 from scipy import sparse
 
+from axml_ray.tree import label_tree as module
 from axml_ray.tree.clustering import balanced_clusters, normalise_rows
 from axml_ray.tree.label_tree import LabelTree, level_depths
 
@@ -142,9 +144,10 @@ def test_node_labels_of_no_documents_and_of_wrong_input():
     cluster_size=st.sampled_from([2, 4, 8]),
     seed=st.integers(0, 2**40),
     documents=st.lists(st.lists(st.integers(0, 130), max_size=8), max_size=6),
+    at_once=st.sampled_from([1, 2, 1 << 12]),
 )
 @settings(max_examples=60, deadline=None)
-def test_any_tree(tmp_path_factory, labels, height, cluster_size, seed, documents):
+def test_any_tree(tmp_path_factory, labels, height, cluster_size, seed, documents, at_once):
     tree = LabelTree.build(random_features(labels), height=height, cluster_size=cluster_size, seed=seed)
     depths = level_depths(labels, height, cluster_size)
     assert tree.height == len(depths) <= height
@@ -155,12 +158,29 @@ def test_any_tree(tmp_path_factory, labels, height, cluster_size, seed, document
     sizes = np.diff(tree.first_child[-1])
     assert sizes.max() - sizes.min() <= 1
     for level in range(1, tree.height + 2):
-        nodes, offsets = tree.node_labels(level, *ragged(documents))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(module, "DOCUMENTS_AT_ONCE", at_once)
+            nodes, offsets = tree.node_labels(level, *ragged(documents))
         parts = [nodes[start:end].tolist() for start, end in pairwise(offsets)]
         assert parts == walk_up(tree, level, documents)
     path = tmp_path_factory.getbasetemp() / "any.safetensors"
     tree.save(path)
     assert same_tree(LabelTree.load(path), tree)
+
+
+def test_nodes_of_documents_take_little_more_memory_than_their_result():
+    """Two million documents have 72 million labels: an int64 index of them is half a gibibyte."""
+    random = np.random.default_rng(0)
+    documents, each = 100_000, 20
+    labels = random.integers(0, 40_000, documents * each, dtype=np.int32)
+    tree = LabelTree.from_cuts(np.arange(40_000), [np.arange(0, 40_001, 10)])
+    tree.node_labels(1, labels[:each], np.array([0, each]))  # caches the nodes of labels
+    tracemalloc.start()
+    nodes, _ = tree.node_labels(1, labels, np.arange(0, len(labels) + 1, each))
+    held, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert nodes.nbytes <= held < nodes.nbytes + 3 * 8 * documents
+    assert peak - held < 6 * len(labels)
 
 
 def algorithm_1(deep: list[list[list[int]]], height: int, c: int) -> list[tuple[list[int], ...]]:

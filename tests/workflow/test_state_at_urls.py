@@ -1,11 +1,16 @@
 """Corpus, run, predictions and bundle at a URL, each opened by a node that has nothing of it yet."""
 
 import shutil
+import socket
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import requests
 import synthetic
+from descendants import job_environment
 from s3 import Bucket
 
 from axml_ray.core.errors import SettingsError
@@ -80,6 +85,36 @@ def test_a_run_at_a_url_scores_as_a_local_one(bucket: Bucket, forget: Callable[[
         with pytest.raises(SettingsError, match="--to"):
             export_bundle(Run.open(stored), absolute(f"{url}/{other}"))
     assert bucket.names() == before
+
+
+@pytest.mark.slow
+def test_a_bundle_at_a_url_is_served(bucket: Bucket, tmp_path: Path) -> None:
+    """By processes that have nothing of it yet."""
+    url = f"s3://{bucket.name}"
+    settings = load(
+        None,
+        **synthetic.experiment(tmp_path, members={"network_tree": {"weight": 0}, "knn": {"weight": 1}}),
+    )
+    run = Run(settings, prepare_corpus(settings))
+    fit_run(run)
+    export_bundle(run, absolute(f"{url}/bundles/small"))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    environment = job_environment(AXML_RAY_CACHE=str(tmp_path / "other"), AXML_RAY_API_KEYS="")
+    command = [sys.executable, "-m", "serve_app", f"--bundle={url}/bundles/small", f"--port={port}", "--cpus=0.1"]
+    server = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    try:
+        assert server.stdout is not None
+        assert next(server.stdout).startswith(f"Serving {url}/bundles/small ")
+        content = {"texts": ["own3 family0 own3"], "top_k": 1}
+        answer = requests.post(f"http://127.0.0.1:{port}/v1/tag", json=content, timeout=60)
+        assert answer.status_code == 200 and '"label 3"' in answer.text
+        server.terminate()
+        assert server.wait(60) == 0
+    finally:
+        server.kill()
+        server.wait()
 
 
 def test_what_is_not_at_a_url_is_named_by_it(bucket: Bucket) -> None:

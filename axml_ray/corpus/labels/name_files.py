@@ -113,9 +113,11 @@ def _tabled_names(rows: list[list[str]], known: set[str]) -> tuple[dict[str, str
     width = min(map(len, rows))
     of_keys = [column for column in range(width) if _KEY_COLUMN.fullmatch(rows[0][column])] or [0]
     of_label = max(of_keys, key=lambda column: len({_key(cells[column]) for cells in rows} & known))
-    others = [column for column in range(width) if column != of_label]
+    other_columns = [column for column in range(width) if column != of_label]
     header = rows[0] if _key(rows[0][of_label]) not in known else []
-    of_name = next((column for column in others if header and _NAME_COLUMN.fullmatch(header[column])), others[0])
+    of_name = next(
+        (column for column in other_columns if header and _NAME_COLUMN.fullmatch(header[column])), other_columns[0]
+    )
     columns = f"names of column {of_name + 1}, labels of column {of_label + 1}"
     return {_key(cells[of_label]): cells[of_name] for cells in rows}, columns
 

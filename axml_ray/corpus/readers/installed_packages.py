@@ -87,19 +87,19 @@ def _definitions(source: bytes) -> list[tuple[Definition, str | None]]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             module = ast.parse(source)
-        found: list[tuple[Definition, str | None]] = []
+        definitions: list[tuple[Definition, str | None]] = []
         pending: list[tuple[ast.AST, str | None]] = [(module, None)]
         while pending:
             node, owner = pending.pop()
             if isinstance(node, ast.ClassDef):
                 owner = node.name
             if isinstance(node, Definition):
-                found.append((node, owner))
+                definitions.append((node, owner))
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 owner = None  # a function in a method is not itself a method
             statements = [child for block in BLOCKS for child in getattr(node, block, ())]
             pending.extend((child, owner) for child in reversed(statements))
-        return found
+        return definitions
     except (SyntaxError, ValueError, RecursionError, MemoryError):  # MemoryError: CPython's parser ran out of stack
         return []
     finally:

@@ -68,12 +68,12 @@ def list_files(pattern: Path | str, suffixes: tuple[str, ...]) -> list[SourceFil
 
 def _list_url(url: str, suffixes: tuple[str, ...]) -> tuple[list[SourceFile], bool]:
     """List the files that a URL names, with its query (`?endpoint_override=…`); and return if it is a directory."""
-    plain, mark, query = url.partition("?")
+    plain, separator, query = url.partition("?")
     parts = plain.split("/")
     fixed = next((i for i, part in enumerate(parts) if glob.has_magic(part)), len(parts))
     base, magic = "/".join(parts[:fixed]), parts[fixed:]
     try:
-        store, path = fs.FileSystem.from_uri(base + mark + query)
+        store, path = fs.FileSystem.from_uri(base + separator + query)
         info = store.get_file_info(path)
         if info.type != fs.FileType.Directory:
             return [url] if info.type == fs.FileType.File else [], False
@@ -88,7 +88,7 @@ def _list_url(url: str, suffixes: tuple[str, ...]) -> tuple[list[SourceFile], bo
         names = [name for name in visible if _parts_match(name.split("/"), magic)]
     else:
         names = [name for name in below if _has_suffix(name, suffixes)]
-    return [f"{base.rstrip('/')}/{name}{mark}{query}" for name in names], not magic
+    return [f"{base.rstrip('/')}/{name}{separator}{query}" for name in names], not magic
 
 
 def _parts_match(names: list[str], pattern: list[str]) -> bool:

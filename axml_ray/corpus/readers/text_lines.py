@@ -65,10 +65,10 @@ class TextPairs:
 
 def labels_file_of(path: SourceFile) -> SourceFile:
     """Return the label file that belongs to a text file; a ValueError if its name has none of the `TEXT_SUFFIXES`."""
-    plain, mark, query = str(path).partition("?") if is_url(path) else (str(path), "", "")
+    plain, separator, query = str(path).partition("?") if is_url(path) else (str(path), "", "")
     compression = plain[len(without_compression(plain)) :]
     for suffix in TEXT_SUFFIXES:
         if plain.endswith(suffix + compression):
-            labels = f"{plain.removesuffix(suffix + compression)}_labels.txt{compression}{mark}{query}"
+            labels = f"{plain.removesuffix(suffix + compression)}_labels.txt{compression}{separator}{query}"
             return Path(labels) if isinstance(path, Path) else labels
     raise ValueError(f"{path}: expected a name that ends in {' or '.join(TEXT_SUFFIXES)}, compressed or not")

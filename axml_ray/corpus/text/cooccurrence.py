@@ -69,12 +69,12 @@ def _count(tokens: Ragged, stripe: int, stripes: int, shape: tuple[int, int]) ->
     positions = np.flatnonzero(tokens.values % stripes == stripe)
     rows, columns, weights = [], [], []
     for distance in (*range(-WINDOW, 0), *range(1, WINDOW + 1)):
-        here = positions[(positions + distance >= 0) & (positions + distance < len(document))]
-        here = here[document[here] == document[here + distance]]
-        here = here[tokens.values[here + distance] < shape[1]]
-        rows.append(tokens.values[here] // stripes)
-        columns.append(tokens.values[here + distance])
-        weights.append(np.full(len(here), WINDOW + 1 - abs(distance), dtype=np.int64))
+        starts = positions[(positions + distance >= 0) & (positions + distance < len(document))]
+        starts = starts[document[starts] == document[starts + distance]]
+        starts = starts[tokens.values[starts + distance] < shape[1]]
+        rows.append(tokens.values[starts] // stripes)
+        columns.append(tokens.values[starts + distance])
+        weights.append(np.full(len(starts), WINDOW + 1 - abs(distance), dtype=np.int64))
     triples = np.concatenate(weights), (np.concatenate(rows), np.concatenate(columns))
     return sparse.coo_matrix(triples, shape=shape).tocsr()
 

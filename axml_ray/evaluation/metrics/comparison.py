@@ -30,23 +30,20 @@ def compare_predictions(
     """
     place, truth = _match_documents(second, first)
     bands, inverse = frequency_bands(training.counts), inverse_propensity(training, settings)
-    now, *now_of_bands = score_documents(second, ENSEMBLE, inverse, bands)
-    before, *before_of_bands = score_documents(first, ENSEMBLE, inverse, bands)
-    assert now is not None and before is not None
-    rows = []
-    for band, one, other in zip(bands, now_of_bands, before_of_bands, strict=True):
-        if one is None or other is None:
-            rows.append(band.row | {"documents": 0})
-        else:
-            measures = _differences(one, other, place, truth, band.is_member)
-            rows.append(band.row | {"documents": len(one), "measures": measures})
-    scores, old_scores = now.result(), before.result()
-    return {
-        "documents": len(now),
-        "scores": {name: [old_scores[name], scores[name]] for name in scores},
-        "measures": _differences(now, before, place, truth, np.ones(len(training.counts), np.bool_)),
-        "bands": rows,
-    }
+    rows = [band.row for band in bands]
+    result: dict[str, Any] = {"documents": 0, "scores": {}, "measures": {}, "bands": rows}
+    for target, band in zip((result, *rows), (None, *bands), strict=True):
+        now, before = (score_documents(ranked, ENSEMBLE, inverse, band) for ranked in (second, first))
+        target["documents"] = 0 if now is None else len(now)
+        if now is None or before is None:
+            continue
+        is_member = np.ones(len(training.counts), np.bool_) if band is None else band.is_member
+        target["measures"] = _differences(now, before, place, truth, is_member)
+        if band is None:
+            scores, old_scores = now.result(), before.result()
+            target["scores"] = {name: [old_scores[name], scores[name]] for name in scores}
+        del now, before  # before those of the next band
+    return result
 
 
 def _differences(

@@ -1,9 +1,10 @@
 """Evaluation of a split's stored predictions: the metrics of `metrics.json` that describe prediction quality.
 
-Rankings (the ensemble's and each member's) are read one after the other, so memory holds the document scores of one.
+Rankings (the ensemble's and each member's) and their bands are scored one after the other, and the files are read anew
+for each, so memory holds a file and the document scores of one ranking or band: 256 bytes a document.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,12 +53,9 @@ def evaluate_predictions(
     rows = [band.row for band in bands]
     metrics: dict[str, Any] = {"documents": 0, "members": {}, "intervals": {"members": {}}, "bands": rows}
     for name in (ENSEMBLE, *predictions.members):
-        overall, *of_bands = score_documents(predictions, name, inverse, bands)
-        assert overall is not None
-        metrics["documents"] = len(overall)
-        for row, of_band in zip(rows, of_bands, strict=True):
-            row["documents"] = 0 if of_band is None else len(of_band)
-        for target, scores in zip((metrics, *rows), (overall, *of_bands), strict=True):
+        for target, band in zip((metrics, *rows), (None, *bands), strict=True):
+            scores = score_documents(predictions, name, inverse, band)
+            target["documents"] = 0 if scores is None else len(scores)
             if scores is None:
                 continue
             limits = {metric: list(interval) for metric, interval in bootstrap_intervals(scores).items()}
@@ -67,6 +65,7 @@ def evaluate_predictions(
             else:
                 target.setdefault("members", {})[name] = scores.result()
                 intervals.setdefault("members", {})[name] = limits
+            del scores  # before the next ones are computed
     # After the scores, which validate the label ids with which the curve over frequency is indexed.
     frequency, calibration, probabilities = FrequencyCurve(training.counts), ReliabilityCurve(), ReliabilityCurve()
     for ranking, truth in predictions.read(ENSEMBLE):
@@ -98,23 +97,24 @@ def inverse_propensity(training: TrainingCounts, settings: EvaluationSettings) -
 
 
 def score_documents(
-    predictions: Predictions, name: str, inverse: np.ndarray, bands: Sequence[Band]
-) -> list[DocumentScores | None]:
-    """Score the ranking of a name, and then each band; None for a band of which no document has a true label.
+    predictions: Predictions, name: str, inverse: np.ndarray, band: Band | None = None
+) -> DocumentScores | None:
+    """Score the ranking of a name, or that of a band's labels, of which None is returned if no document has one.
+
+    The whole ranking is scored first: it validates the label ids.
 
     Raises:
         SettingsError: the predictions contain labels outside the corpus, or no document has a true label.
     """
-    overall, of_bands = Scores(inverse), [Scores(inverse) for _ in bands]
+    scores = Scores(inverse)
     try:
         for ranking, truth in predictions.read(name):
-            overall.add(ranking.labels, truth.values, truth.offsets)
-            for scores, band in zip(of_bands, bands, strict=True):
-                scores.add(*restrict_to(band.is_member, ranking.labels, truth.values, truth.offsets))
+            rows = ranking.labels, truth.values, truth.offsets
+            scores.add(*(rows if band is None else restrict_to(band.is_member, *rows)))
     except ValueError as error:
         raise SettingsError(
             f"{predictions.directory}: {error}. Check that the predictions belong to this corpus"
         ) from None
-    if not overall.documents:
+    if not scores.documents and band is None:
         raise SettingsError(f"{predictions.directory}: no document has a true label, so there is nothing to evaluate")
-    return [scores.document_scores() if scores.documents else None for scores in (overall, *of_bands)]
+    return scores.document_scores() if scores.documents else None

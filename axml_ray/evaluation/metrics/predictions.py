@@ -4,7 +4,7 @@ Columns: `id`, `labels` (true label ids), and for the ensemble and each member `
 fixed-size lists, best first, labels padded with -1 and scores with 0.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,7 +93,7 @@ class Predictions:
     def read_all(self, names: Sequence[str]) -> Iterator[tuple[list[TopK], Ragged]]:
         """Read several rankings and the true label ids, file by file."""
         first = 0
-        for table in self._tables(
+        for table in self.tables(
             [*(f"{name}.{column}" for name in names for column in ("labels", "scores")), "labels"]
         ):
             rows = len(table)
@@ -110,11 +110,25 @@ class Predictions:
 
     def documents(self) -> tuple[list[str], Ragged]:
         """Return the ids and true label ids of all documents, in the order of the rankings."""
-        table = pa.concat_tables(self._tables(["id", "labels"]))
-        truth = Ragged.from_arrow(table["labels"])
-        return table["id"].to_pylist(), truth if self.left_out is None else labels_without(self.left_out, truth)
+        ids: list[str] = []
+        blocks = []
+        for table in self.tables(["id", "labels"]):
+            ids += table["id"].to_pylist()
+            blocks.append(Ragged.from_arrow(table["labels"]))
+        truth = Ragged.concatenate(blocks)
+        return ids, truth if self.left_out is None else labels_without(self.left_out, truth)
 
-    def _tables(self, columns: list[str]) -> Iterator[pa.Table]:
+    def ids_of(self, rows: Collection[int]) -> dict[int, str]:
+        """Return the ids of the documents at some rows, by row."""
+        ids: dict[int, str] = {}
+        start = 0  # row of the first document of a file
+        for table in self.tables(["id"]):
+            ids |= {row: table["id"][row - start].as_py() for row in rows if start <= row < start + len(table)}
+            start += len(table)
+        return ids
+
+    def tables(self, columns: list[str]) -> Iterator[pa.Table]:
+        """Read some columns as they are stored, file by file."""
         names = read_json(self.directory / MANIFEST)["files"]
         return (pq.read_table(self.directory / name, columns=columns) for name in names)
 

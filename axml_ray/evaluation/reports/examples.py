@@ -133,7 +133,7 @@ def build_examples(
         counts: int64[L], training documents of each label.
         explanations: explanations of the first `EXPLAINED_LABELS` labels of documents, by row.
     """
-    ids, _ = predictions.documents()
+    ids = predictions.ids_of(rows)
     text_of = dict(zip(rows, texts, strict=True))
     examples: dict[int, Example] = {}
     start = 0  # row of the first document of a file

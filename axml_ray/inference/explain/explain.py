@@ -57,8 +57,13 @@ class Explanation:
                 for word, (start, end), weight in zip(self.words, self.spans, self.weights, strict=True)
             ],
             "contributions": [
-                {"member": given.member.title, "score": given.score, "share": given.share, "points": given.points}
-                for given in self.contributions
+                {
+                    "member": contribution.member.title,
+                    "score": contribution.score,
+                    "share": contribution.share,
+                    "points": contribution.points,
+                }
+                for contribution in self.contributions
             ],
             "paths": [
                 {
@@ -103,7 +108,9 @@ def assemble(
         paths: tree paths to each label, by member with attention.
     """
     if not spans:  # a text without a word: every label has score 0, whatever members make of the unknown word
-        contributions = [tuple(replace(given, score=0.0) for given in of_label) for of_label in contributions]
+        contributions = [
+            tuple(replace(contribution, score=0.0) for contribution in of_label) for of_label in contributions
+        ]
     return [
         Explanation(
             text=text,

@@ -22,8 +22,9 @@ VISIBLE = 0.04
 def as_ansi(explanation: Explanation, width: int = 110) -> str:
     """Render an explanation as text with the terminal's colour codes: words, contributions, paths down the trees."""
     rows = [Text.assemble((explanation.name, "bold")), _shaded(explanation, explanation.weights)]
-    for given in explanation.contributions:
-        rows.append(Text(f"{given.points:.3f} by {given.member.title}: {given.score:.3f} × {given.share:.2f}"))
+    for contribution in explanation.contributions:
+        product = f"{contribution.score:.3f} × {contribution.share:.2f}"
+        rows.append(Text(f"{contribution.points:.3f} by {contribution.member.title}: {product}"))
     for member, path in explanation.paths.items():
         rows.append(Text(f"\n{member.title}", style="bold"))
         for step in path:
@@ -38,9 +39,9 @@ def as_ansi(explanation: Explanation, width: int = 110) -> str:
 def as_html(explanation: Explanation) -> str:
     """Render an explanation as a self-contained fragment of HTML, without script or style sheet."""
     contributions = "".join(
-        f"<tr><td>{escape(given.member.title)}</td><td>{given.score:.3f}</td><td>{given.share:.2f}</td>"
-        f"<td>{given.points:.3f}</td></tr>"
-        for given in explanation.contributions
+        f"<tr><td>{escape(contribution.member.title)}</td><td>{contribution.score:.3f}</td><td>{contribution.share:.2f}</td>"
+        f"<td>{contribution.points:.3f}</td></tr>"
+        for contribution in explanation.contributions
     )
     rows = [
         f"<p><b>{escape(explanation.name)}</b></p>",

@@ -17,6 +17,7 @@ from axml_ray.cluster.shared_state import check_nodes_see
 from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import file_bytes, read_json, write_json
+from axml_ray.core.lease import own
 from axml_ray.corpus.preparation.input_changes import content_of
 from axml_ray.corpus.readers.source_files import is_unreachable
 from axml_ray.corpus.readers.sources import Reader, Rejection
@@ -192,8 +193,8 @@ def predict_files(
         The content of `predictions.json`: documents, errors, first_error, files.
 
     Raises:
-        SettingsError: `output` contains something else, or predictions of another job; a table lacks a column; or the
-            actors do not fit.
+        SettingsError: `output` contains something else, or predictions of another job, or another job writes there; a
+            table lacks a column; or the actors do not fit.
         RuntimeError: a reader or an actor failed.
     """
     # The first file of each format must have the columns to read; errors in others become rows with an error.
@@ -233,21 +234,22 @@ def predict_files(
     threads = max(1, int(cpus_per_actor))
     open_predictor = partial(BundlePredictor, bundle, options, threads, gpus_per_actor, precision)
     reserved = {"CPU": cpus_per_actor, "GPU": gpus_per_actor, "memory": predictor_bytes(file_bytes(bundle))}
-    log.info("predict: starting actors, which open the bundle")
-    with Heartbeat("predict", unit="texts") as heartbeat:
-        for count in predict_shards(sources, open_predictor, output, options.form, reserved, actors):
-            heartbeat.add(count)
-    storage.fetch(output)  # the shards of other nodes
-    files = sorted(path.name for path in output.glob("part-*"))
-    documents, failed = 0, []
-    for name in files:
-        if options.form == "parquet":
-            rows = pq.read_table(output / name, columns=["id", "error"]).to_pylist()
-        else:
-            rows = [json.loads(line) for line in (output / name).open(encoding="utf-8")]
-        documents += len(rows)
-        failed += [f"{row['id']}: {row['error']}" for row in rows if row["error"] is not None]
-    result = {"format": "axml-ray predictions", "documents": documents, "errors": len(failed)}
-    result |= {"first_error": failed[0] if failed else None, "files": files}
-    write_json(output / RESULT, result)
+    with own(output):
+        log.info("predict: starting actors, which open the bundle")
+        with Heartbeat("predict", unit="texts") as heartbeat:
+            for count in predict_shards(sources, open_predictor, output, options.form, reserved, actors):
+                heartbeat.add(count)
+        storage.fetch(output)  # the shards of other nodes
+        files = sorted(path.name for path in output.glob("part-*"))
+        documents, failed = 0, []
+        for name in files:
+            if options.form == "parquet":
+                rows = pq.read_table(output / name, columns=["id", "error"]).to_pylist()
+            else:
+                rows = [json.loads(line) for line in (output / name).open(encoding="utf-8")]
+            documents += len(rows)
+            failed += [f"{row['id']}: {row['error']}" for row in rows if row["error"] is not None]
+        result = {"format": "axml-ray predictions", "documents": documents, "errors": len(failed)}
+        result |= {"first_error": failed[0] if failed else None, "files": files}
+        write_json(output / RESULT, result)
     return result

@@ -19,6 +19,7 @@ from axml_ray.cluster.failures import failure, root_cause
 from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json, whole_file, write_json
+from axml_ray.core.lease import Lease, held_leases
 from axml_ray.network.backends.devices import reserved_device
 
 ROWS = 1_024
@@ -74,7 +75,9 @@ def claim_directory(output: Path, job: dict[str, Any], **decided: Any) -> dict[s
 class ShardWriter:
     """An open model that writes predictions of shards to a directory; the class of the Ray Data actors."""
 
-    def __init__(self, open_predictor: OpenPredictor, output: Path):
+    def __init__(self, open_predictor: OpenPredictor, output: Path, leases: Sequence[Lease] = ()):
+        for lease in leases:
+            lease.enforce()
         self.predict, self.output = open_predictor(), output
 
     def __call__(self, row: dict[str, Any]) -> dict[str, int]:
@@ -171,7 +174,7 @@ def predict_shards(
             )
             .map(
                 ShardWriter,
-                fn_constructor_args=(open_predictor, output),
+                fn_constructor_args=(open_predictor, output, held_leases()),
                 # Ray adds actors while shards wait and the cluster has room, which it may have later, too.
                 compute=ray.data.ActorPoolStrategy(
                     min_size=1, max_size=most, initial_size=min(most or fit, len(sources))

@@ -38,8 +38,8 @@ def product_format(device: torch.device, precision: Precision) -> torch.dtype:
     """
     if precision == "auto":
         return next(iter(fast_formats(device)), torch.float32)
-    wanted = REDUCED.get(precision, torch.float32)
-    return wanted if wanted in backend_for(device).reduced_formats else torch.float32
+    data_type = REDUCED.get(precision, torch.float32)
+    return data_type if data_type in backend_for(device).reduced_formats else torch.float32
 
 
 def chosen_format(device: torch.device, precision: Precision) -> Precision:

@@ -99,8 +99,8 @@ class _ParallelLSTMs(torch.autograd.Function):
         def run(i: int) -> list[Tensor | None]:
             inputs, output = graphs[i]
             differentiable = [tensor for tensor in inputs if tensor.requires_grad]
-            found = iter(torch.autograd.grad(output, differentiable, gradients[i]))
-            return [next(found) if tensor.requires_grad else None for tensor in inputs]
+            gradients_of_inputs = iter(torch.autograd.grad(output, differentiable, gradients[i]))
+            return [next(gradients_of_inputs) if tensor.requires_grad else None for tensor in inputs]
 
         ahead, back = _run_in_parallel(context.threads, run)
         return None, None, None, ahead[0], back[0], ahead[1], back[1], *ahead[2:], *back[2:]
@@ -133,10 +133,10 @@ _pool_creation = threading.Lock()
 
 def thread_pool(count: int, threads: int) -> ThreadPoolExecutor:
     """Return a pool of `count` Python threads, each of which PyTorch lets use `threads` threads of the processor."""
-    pool, every = ThreadPoolExecutor(count, "torch"), threading.Barrier(count)
+    pool, barrier = ThreadPoolExecutor(count, "torch"), threading.Barrier(count)
 
     def start(_: int) -> None:
-        every.wait()  # so that no thread takes two of these jobs, and each thread is set
+        barrier.wait()  # so that no thread takes two of these jobs, and each thread is set
         torch.set_num_threads(threads)
         # The first call in a thread overwrites its number by that of the process; let that be this call.
         torch.get_num_threads()

@@ -54,7 +54,7 @@ def run_both(
     wider = 0 if dtype == torch.float32 else -2 * dimension % INPUT_MULTIPLE
     # cuDNN gives both directions the same words, the second from the end. So a word has the inputs of both directions,
     # the second one turned round, and each direction has weights of zero for the input of the other one.
-    first, second = (functional.pad(one, (0, 0, 0, longer)) for one in inputs) if longer else inputs
+    first, second = (functional.pad(tensor, (0, 0, 0, longer)) for tensor in inputs) if longer else inputs
     words = functional.pad(torch.cat([first, second.flip(1)], dim=2), (0, wider))
     matrices, biases = [], []
     for lstm, sides in zip(lstms, ((0, dimension + wider), (dimension, wider)), strict=True):
@@ -138,8 +138,8 @@ class _Replay(torch.autograd.Function):
     @staticmethod
     def forward(context: Any, graph: _Graph, *arguments: Tensor) -> Tensor:
         context.graph = graph
-        for fixed, given in zip(graph.arguments, arguments, strict=True):
-            fixed.copy_(given)
+        for fixed, argument in zip(graph.arguments, arguments, strict=True):
+            fixed.copy_(argument)
         graph.forward.replay()
         return graph.output.clone()
 

@@ -4,6 +4,7 @@
 - The LSTM's weights, which each batch would otherwise turn into bfloat16, are kept in it.
 - Tables (word and attention vectors) too, if that costs little memory. A large one stays as it was given, such as
   mapped from a file that other processes map as well, and the rows that a batch needs are turned as they are read.
+- A table of int8 stays so, however small: its rows are converted as they are read.
 - Head, bottleneck and filters are small and stay float32, as the sums that they end in are.
 """
 
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from axml_ray.network.backends.backend import backend_for
 from axml_ray.network.backends.precision import product_format
+from axml_ray.network.fast.int8_table import Int8Table
 from axml_ray.network.kinds import build_network
 from axml_ray.network.level_network import TABLE, LevelNetwork
 from axml_ray.network.tree_level import Level
@@ -39,7 +41,7 @@ def frozen(
 
     Args:
         level: the nodes to tell apart.
-        state: every parameter by name, float32 or bfloat16.
+        state: every parameter by name, float32, bfloat16 or an `Int8Table`.
         settings: kind and sizes.
         precision: of matrix products.
         device: where the network computes.
@@ -63,6 +65,11 @@ def frozen(
 def _ready(name: str, value: Tensor, narrow: torch.dtype, kind: str, device: torch.device) -> Tensor:
     """Return a parameter in the number format in which it is kept, on the device."""
     backend = backend_for(device)
+    if isinstance(value, Int8Table):
+        if name not in (WORDS, TABLE):
+            value = value.unpacked()
+        elif value.device == device:
+            return value
     if name == WORDS or (name == TABLE and kind == "attention"):
         if value.numel() * narrow.itemsize > backend.limits.narrow_bytes:
             return value
@@ -71,8 +78,8 @@ def _ready(name: str, value: Tensor, narrow: torch.dtype, kind: str, device: tor
         # In pieces, so that the device holds one copy of the table.
         result = torch.empty(value.shape, dtype=narrow, device=device)
         rows = max(1, PIECE_VALUES // max(1, value[:1].numel()))
-        for to, piece in zip(result.split(rows), value.split(rows), strict=True):
-            to.copy_(piece.to(narrow))
+        for start in range(0, len(value), rows):
+            result[start : start + rows].copy_(value[start : start + rows].to(narrow))
         return result
     if name == TABLE:  # the products with it are exact, see `ablations`
         return value.to(device)

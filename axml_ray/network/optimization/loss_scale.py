@@ -42,7 +42,7 @@ class LossScale:
 
     def to(self, device: torch.device) -> None:
         """Move the factor and the counters to a device."""
-        self.factor, self.steps, self.skipped = (one.to(device) for one in (self.factor, self.steps, self.skipped))
+        self.factor, self.steps, self.skipped = (value.to(device) for value in (self.factor, self.steps, self.skipped))
 
     def overflows(self, norm: Tensor) -> Tensor:
         """Return whether a step must be skipped, given the norm of its gradients: 1 or 0, float32 scalar."""
