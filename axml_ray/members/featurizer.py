@@ -49,9 +49,10 @@ def matrix_entries(counts: Counts, settings: FeatureSettings) -> int:
 
 
 def counting_bytes(counts: Counts, settings: FeatureSettings) -> int:
-    """Estimate the bytes that a process takes that computes the feature matrix of the training texts."""
-    texts = round(counts.documents * counts.tokens)
-    return WORD_BYTES * texts + COUNTING_BYTES * max(matrix_entries(counts, settings), texts // 2)
+    """Estimate the bytes that a process takes that computes the features of the training texts by `text_blocks`."""
+    in_block = min(1.0, BLOCK_TEXTS / counts.documents)
+    words = round(counts.documents * counts.tokens)
+    return round(WORD_BYTES * words + COUNTING_BYTES * in_block * matrix_entries(counts, settings))
 
 
 @dataclass(frozen=True, eq=False)
