@@ -27,7 +27,6 @@ import numpy as np
 import results_file
 from paper_scale import QUICK_DOCUMENTS, QUICK_LABELS, TEST_SHARE, write_texts
 from rich.console import Console
-from scipy import sparse
 
 from axml_ray.core.memory import peak_gib
 from axml_ray.core.ragged import Ragged
@@ -136,7 +135,7 @@ def fit_member(settings: Experiment, name: str) -> Found:
     work = len(tokens.values)
     if isinstance(member, NearestNeighbours):  # more texts: what a search costs besides them must not count
         train = run.corpus.split("train")
-        rows = sparse.vstack([member.featurizer.matrix(train.tokens)] * COPIES, format="csr")
+        rows = [member.featurizer.matrix(train.tokens)] * COPIES
         labels = Ragged.concatenate([train.labels] * COPIES)
         member = NearestNeighbours.of(rows, labels, run.corpus.trained, member.count, member.featurizer)
         work = len(labels) * len(tokens)

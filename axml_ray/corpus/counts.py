@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # an opened model, which knows only `Counts`, imports none of
 
 LABELS_PER_DOCUMENT = 5.0
 """Mean number of labels of a document where it is not known."""
-PREPARING_BYTES = 1 << 30
+PREPARING_BYTES = 1_100 << 20
 """Memory that a task of preparation reserves: it holds a block of texts, or counts of words and labels
 (`benchmarks/results/scale.json`: two tasks and the driver took 3.1 GiB at 2.8 million labels)."""
 

@@ -37,7 +37,7 @@ DISTINCT_SHARE = 0.6
 """Distinct features of a text relative to its words, without those of parts of words."""
 WORD_BYTES, FEATURE_BYTES, COUNTING_BYTES = 4, 8, 36
 """Bytes of a word of a text, of an entry of a feature matrix, and of an entry while the matrix is computed."""
-COUNTED_PER_SECOND = 5.0e6
+COUNTED_PER_SECOND = 3.2e6
 """Entries of a feature matrix that a core computes in a second (`benchmarks/results/phases.json`)."""
 
 
@@ -49,9 +49,10 @@ def matrix_entries(counts: Counts, settings: FeatureSettings) -> int:
 
 
 def counting_bytes(counts: Counts, settings: FeatureSettings) -> int:
-    """Estimate the bytes that a process takes that computes the feature matrix of the training texts."""
-    texts = round(counts.documents * counts.tokens)
-    return WORD_BYTES * texts + COUNTING_BYTES * max(matrix_entries(counts, settings), texts // 2)
+    """Estimate the bytes that a process takes that computes the features of the training texts by `text_blocks`."""
+    in_block = min(1.0, BLOCK_TEXTS / counts.documents)
+    words = round(counts.documents * counts.tokens)
+    return round(WORD_BYTES * words + COUNTING_BYTES * in_block * matrix_entries(counts, settings))
 
 
 @dataclass(frozen=True, eq=False)

@@ -29,6 +29,7 @@ from axml_ray.members.featurizer import (
     FEATURE_BYTES,
     WORD_BYTES,
     Featurizer,
+    counting_bytes,
     feature_texts,
     matrix_entries,
     text_blocks,
@@ -51,10 +52,10 @@ MOST_LENGTH = 1.001
 """Largest length of a row of length one, allowing for rounding."""
 BLOCK_PAIRS = 1 << 22
 """About the number of pairs of a feature of a text and a training text with it that are multiplied together."""
-INDEXING_BYTES = 48
-"""Bytes of an entry of the feature matrix while the index is made."""
-COMPARED_PER_SECOND = 9.5e7
-"""Training texts that a core compares a text with in a second (`benchmarks/results/phases.json`)."""
+INDEXING_BYTES = 24
+"""Bytes of an entry of the index while it is made."""
+COMPARED_PER_SECOND = 3.5e7
+"""Training texts that a core compares a text with in a second (`benchmarks/results/knn-scale.json`: 200,000 texts)."""
 
 
 class KnnConfig(Settings):
@@ -107,7 +108,7 @@ class NearestNeighbours(SparseMember):
         entries = matrix_entries(counts, experiment.features)
         kept = min(entries, FEATURES * counts.documents)
         return FitCosts(
-            memory=WORD_BYTES * round(counts.documents * counts.tokens) + INDEXING_BYTES * entries,
+            memory=counting_bytes(counts, experiment.features) + INDEXING_BYTES * kept,
             files=FEATURE_BYTES * kept + 4 * counts.pairs + 8 * (counts.documents + counts.words),
             moved=WORD_BYTES * round(counts.documents * counts.tokens) + FEATURE_BYTES * kept,
             seconds=2 * entries / COUNTED_PER_SECOND,

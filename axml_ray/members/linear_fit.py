@@ -351,8 +351,8 @@ CLUSTERING_BYTES, COLLECTING_BYTES, NODE_BYTES = 36, 48, 40
 nodes are collected, and of a node while the ranges are found."""
 MARGIN_ARRAYS, FITTING_BYTES = 6, 28
 """Arrays of margins, or of weights, that the fit of siblings holds, and bytes of an entry of a working set."""
-WEIGHTS_OF_NODE = 32
-"""Mean number of weights of a classifier."""
+MOST_WEIGHTS = 200
+"""Largest mean number of weights of a classifier (assumed); with fewer texts of a label, these are their words."""
 ROWS_PER_SECOND, LEVEL_SECONDS = 2.0e5, 1e-3
 """Rows of working sets that a core fits in a second (`benchmarks/results/linear-docstrings.json`; large sets are slow,
 small ones faster), and the seconds in which it scores a level for a text (assumed)."""
@@ -382,7 +382,8 @@ def range_costs(sizes: Sequence[int], terms: float, entries: int, counts: Counts
     if terms:
         seconds += terms * math.log2(max(2, sizes[-2])) / CLUSTERED_PER_SECOND
     fitting = sum(rows) / ROWS_PER_SECOND
-    files = FEATURE_BYTES * (WEIGHTS_OF_NODE + 1) * nodes + 4 * counts.labels
+    words = entries / counts.documents * math.sqrt(max(1.0, pairs / counts.labels))
+    files = round(FEATURE_BYTES * (min(MOST_WEIGHTS, words) + 1) * nodes) + 4 * counts.labels
     return FitCosts(
         memory=max(counting, inputs, 0 if is_divided else part),
         files=files,

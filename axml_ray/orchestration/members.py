@@ -200,10 +200,9 @@ def train_on_group(settings: Experiment, name: str, lease: Lease | None = None) 
     spec = run.spec(name)
     storage = _storage(spec)
     config = {"settings": settings, "name": name, "lease": lease, "storage": storage}
-    reserved = {**settings.resources.of_a_worker, "memory": worker_memory(run)}
     # Barrier: this waits for all workers of the group, and starts it again after the death of one.
     divergence: TrainingDivergedError | None = train_in_group(
-        _train_as_worker, config, storage, settings.resources, reserved
+        _train_as_worker, config, storage, settings.resources, worker_memory(run)
     )
     if not divergence:
         _mark_trained(spec)

@@ -37,15 +37,15 @@ GRACE_SECONDS = 300.0
 
 
 def train_in_group(train: Callable[[dict[str, Any]], Any], config: dict[str, Any], storage: Path,
-                   resources: ResourceSettings, reserved: dict[str, float]) -> Any:  # fmt: skip
+                   resources: ResourceSettings, memory: int = 0) -> Any:  # fmt: skip
     """Run a function on a group of workers, again after the death of one; return what that of rank 0 returned.
 
     Args:
         train: called with `config` on each worker.
         config: its argument.
         storage: directory of the group's checkpoints, whose name is that of the group.
-        resources: number of the workers, and of restarts.
-        reserved: what each worker reserves, by Ray's names: CPU, GPU, and memory in bytes.
+        resources: number and resources of the workers.
+        memory: bytes that each worker reserves besides.
     """
     for name, value in RAY_TRAIN_VARIABLES.items():
         os.environ.setdefault(name, value)
@@ -57,7 +57,7 @@ def train_in_group(train: Callable[[dict[str, Any]], Any], config: dict[str, Any
         scaling_config=ScalingConfig(
             num_workers=resources.workers,
             use_gpu=resources.gpus_per_worker > 0,
-            resources_per_worker=reserved,
+            resources_per_worker={**resources.of_a_worker, "memory": memory},
         ),
         run_config=RunConfig(
             name=storage.name,

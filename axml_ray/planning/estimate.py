@@ -4,7 +4,6 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from axml_ray.core.errors import SettingsError
 from axml_ray.corpus.counts import Counts
 from axml_ray.planning.machines import Machines
 from axml_ray.planning.memory import GIB, Memory, candidates_bytes, level_memory, main_memory, network_values
@@ -89,15 +88,7 @@ def make_plan(
     rates: tuple[float, ...] | None = None,
     rate_source: str = "",
 ) -> TrainingPlan:
-    """Estimate memory and time of an experiment; `rates` are those of `training_rates`.
-
-    Raises:
-        SettingsError: the network is not the paper's.
-    """
-    if settings.network.kind != "attention":
-        raise SettingsError(
-            f"network.kind: {settings.network.kind} cannot be planned; only the kind attention has estimates"
-        )
+    """Estimate memory and time of an experiment; `rates` are those of `training_rates`."""
     workers, trees = settings.resources.min_workers, settings.ensemble.trees
     shapes = level_shapes(counts.labels, settings.tree)
     side_by_side = machines.side_by_side(workers, trees)

@@ -16,15 +16,16 @@ from axml_ray.members.featurizer import COUNTED_PER_SECOND, DISTINCT_SHARE, WORD
 from axml_ray.members.label_clusters import CLUSTERED_PER_SECOND
 from axml_ray.members.member import FitCosts, Member
 from axml_ray.planning.machines import Machines, choose_machines
-from axml_ray.planning.memory import FLOAT, candidates_bytes, level_memory, main_memory
+from axml_ray.planning.memory import FLOAT, candidates_bytes, corpus_bytes, level_memory, main_memory
 from axml_ray.planning.shapes import LevelShape, level_shapes
 from axml_ray.planning.work import count_steps, forward_operations
 from axml_ray.settings import Experiment
 from axml_ray.settings.members import kinds
 from axml_ray.tree.clustering import SUBTREE_TERMS
 
-TREE_BYTES, SUBTREE_BYTES, NODE_BYTES = 52, 64, 24
-"""Bytes of a term of the labels' features while a tree is built, of one in a job of subtrees, and of a label."""
+TREE_BYTES, SUBTREE_BYTES, NODE_BYTES, STARTING_BYTES = 52, 64, 24, 24
+"""Bytes of a term of the labels' features while a tree is built, of one in a job of subtrees, of a label, and of a term
+while label vectors start from the features: as they are read, in the order of leaves, and of nodes."""
 TERM_BYTES, TEXT_BYTES = 8, 6
 """Bytes of a term in the file of the labels' features, and of a word in texts."""
 PREPARED_PER_SECOND = 3.8e5
@@ -101,6 +102,9 @@ def task_memory(settings: Experiment, counts: Counts, machines: Machines | None 
         for shape in level_shapes(counts.labels, settings.tree)
     ]  # fmt: skip
     needed["worker"] = max(main_memory(counts, one) if machines.accelerator else one.total for one in levels)
+    if settings.network.label_vector_init != "random":  # each worker reads the features of all labels
+        starting = corpus_bytes(counts) + levels[-1].label_table + STARTING_BYTES * label_terms(counts)
+        needed["worker"] = max(needed["worker"], PROCESS_BYTES + starting)
     return needed
 
 
@@ -283,7 +287,7 @@ class RunPhases:
             moved=self.workers * files + ranked,
             disk=ranked,
         )
-        yield Phase(name="evaluate", memory=PROCESS_BYTES + names, processes=1, seconds=evaluating, moved=ranked)
+        yield Phase(name="evaluate", memory=PREDICTOR_BYTES + names, processes=1, seconds=evaluating, moved=ranked)
         memory = report_bytes(largest, counts.labels)
         yield Phase(name="report", memory=memory, processes=1, seconds=0.0, moved=largest)
         yield Phase(name="bundle", memory=0, processes=1, seconds=0.0, moved=files + bundle, disk=bundle)

@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 import torch
 
+from axml_ray.core.errors import SettingsError
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.counts import Counts
 from axml_ray.network.backends.backend import backend_for
@@ -96,7 +97,14 @@ def training_rates(
 
     `tflops` is a known rate in 10¹² operations per second; without it the rates are measured, or None if this machine
     lacks the hardware.
+
+    Raises:
+        SettingsError: the network is not the paper's.
     """
+    if settings.network.kind != "attention":
+        raise SettingsError(
+            f"network.kind: {settings.network.kind} cannot be planned; only the kind attention has estimates"
+        )
     shapes = level_shapes(counts.labels, settings.tree)
     if tflops is not None:
         return (tflops * 1e12,) * len(shapes), "as --rate says"

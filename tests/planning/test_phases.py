@@ -96,6 +96,28 @@ def test_memory_that_was_measured() -> None:
         assert 1 <= needed[row["phase"]] / GIB / row["gib"] < 1.5, row["phase"]
 
 
+def test_a_whole_run_that_was_measured() -> None:
+    """Largest process of each phase, and disk, of `benchmarks/paper_scale.py --quick`, within a factor of 1.5."""
+    found = json.loads((ROOT / "benchmarks/results/paper-scale-quick.json").read_text())
+    counts = Counts(**json.loads((ROOT / "benchmarks/results/phases.json").read_text())["rows"][-1]["counts"])
+    settings = expected(
+        counts.labels, counts.documents, tree={"height": 2, "cluster_size": 8, "beam": 160},
+        network={"hidden": 64, "fully_connected": [64]}, training={"epochs": [1, 1], "batch_size": 200},
+        ensemble={"trees": 1}, resources={"workers": 1, "cpus_per_worker": 1.0},
+    )  # fmt: skip
+    machines = Machines(
+        accelerator=False, units=2, unit_share=1, memory=23.5, memory_source="a test", shared=True, width=2
+    )
+    phases = {phase.name: phase for phase in make_plan(settings, counts, machines).phases}
+    names = {"label trees": "cluster", "networks": "network tree"}
+    for name in ("prepare", "label trees", "linear tree", "knn", "networks", "predict", "evaluate", "report"):
+        measured = found["figures"][f"{names.get(name, name)}_process_gib".replace(" ", "_")]
+        assert 1 / 1.5 < phases[name].memory / GIB / measured < 1.5, name
+    run = ("label trees", "linear tree", "knn", "networks", "predict")
+    assert 1 / 1.5 < sum(phases[name].disk for name in run) / GIB / found["figures"]["run_gib"] < 1.5
+    assert 1 / 1.5 < phases["bundle"].disk / GIB / found["figures"]["bundle_gib"] < 1.5
+
+
 def test_linear_trees_at_the_size_that_was_measured() -> None:
     """200,000 texts of 68 features and 35 labels, 2.8 million labels: `docs/LOG.md` has what was measured."""
     settings = expected(2_812_281, 200_000)

@@ -271,6 +271,12 @@ def test_time_follows_rate_and_trees() -> None:
     assert any("--rate TFLOPS" in note for note in notes(make_plan(settings, of, gpus(8, 80))))
 
 
+def test_only_the_papers_network_is_planned() -> None:
+    settings = experiment(network={"kind": "bilstm"})
+    with pytest.raises(SettingsError, match=r"^network.kind: bilstm "):
+        work.training_rates(settings, counts(), gpus(1, 80), 50.0)
+
+
 @pytest.mark.parametrize("documents", [200, 20, 3])
 def test_a_measured_document_touches_as_many_new_rows_as_in_a_whole_step(documents: int) -> None:
     settings = experiment(training={"batch_size": 200})
