@@ -20,7 +20,7 @@ class Int8Table(Tensor):
     Gathered rows, and blocks of rows, are converted alone. Any other operation converts the whole table, and has the
     result that it would have with the float32 tensor.
 
-    Args:
+    Attributes:
         packed: int8 [rows, ...].
         scales: float32 [groups], equally many for each row.
     """
