@@ -28,7 +28,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -155,6 +155,13 @@ def own(directory: Path) -> Iterator[Lease]:
             for path in (lease.file.parent, directory):
                 with suppress(OSError):  # not empty
                     path.rmdir()
+
+
+@contextmanager
+def held(directory: Path) -> Iterator[Lease]:
+    """Hold the lease of a directory within the block, that which this process has, or else a new one; see `own`."""
+    with nullcontext(lease) if (lease := lease_of(directory)) else own(directory) as holder:
+        yield holder
 
 
 def _acquire(directory: Path) -> Lease:

@@ -39,13 +39,13 @@ def build_trees(run: Run) -> None:
     if not missing:
         return
     log.info("clustering %s labels into %d trees", f"{run.corpus.trained:,}", len(missing))
+    needed = task_memory(run.settings, run.counts)["label trees"]  # counts the corpus, before anything is made from it
     if run.corpus.trained < SMALL_LABELS:
         for number in missing:
             run.keep_tree(number, cluster_labels(run, number))
         return
     # However large the tree, one CPU is enough to begin: all CPUs of a node may never be free at the same time.
-    memory = reservable_memory(task_memory(run.settings, run.counts)["label trees"])
-    task = ray.remote(num_cpus=1, memory=memory, **ANYWHERE)(_build_tree)
+    task = ray.remote(num_cpus=1, memory=reservable_memory(needed), **ANYWHERE)(_build_tree)
     groups = [[number] for number in missing] if run.corpus.trained >= LARGE_LABELS else [missing]
     try:
         with Heartbeat("clustering labels", len(missing), "trees") as heartbeat:

@@ -8,7 +8,6 @@ import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from axml_ray.cluster.connection import call_in_task
 from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import file_bytes, read_json
-from axml_ray.core.lease import Lease, own
+from axml_ray.core.lease import Lease, held
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import TEST
 from axml_ray.core.topk import TopK
@@ -69,38 +68,39 @@ def evaluate(
 
     Raises:
         SettingsError: the split has no documents; or it must be predicted and a member is missing; or the predictions
-            are of other documents.
+            are of other documents; or another job is working on the run.
     """
     settings, corpus = run.settings, run.corpus
-    predictions = current_predictions(run, split)
-    training = TrainingCounts(corpus.labels.counts, corpus.documents("train"))
-    log.info("evaluate: %s %s documents", f"{corpus.documents(split):,}", split)
-    with phase("evaluate"), Heartbeat("evaluate"):
-        calibration = run.open_calibration()
-        probability = None if calibration is None else calibration.probability
-        scores = evaluate_predictions(predictions, training, settings.evaluation, probability)
-        inverse = inverse_propensity(training, settings.evaluation)
-        if first := scores_without_networks(run, predictions, inverse):
-            scores["without_networks"] = first
-    path = run.layout.metrics(split)
-    metrics = {"corpus": settings.corpus.name, "fingerprint": corpus.fingerprint, "split": split, **scores}
-    if run.has_combiner() and (about := run.open_combiner().about()) is not None:
-        metrics["combiner"] = about
-    if seconds := read_phase_seconds(path, corpus) if seconds is None else seconds:
-        metrics["seconds"] = dict(seconds)
-    if predictions.left_out is not None:
-        metrics["filter_pairs"] = len(predictions.left_out.values)
-    if with_label_sets and corpus.documents("valid"):
-        threshold = best_threshold(current_predictions(run, "valid").read(ENSEMBLE))
-        metrics["label_sets"] = scores_above(predictions.read(ENSEMBLE), threshold)
-    write_metrics(path, metrics)
-    log.info("report: explaining the predicted labels of example documents, and writing the page")
-    with phase("report"), Heartbeat("report"):
-        largest = max(file_bytes(spec.directory) for spec in run.members)
-        memory = report_bytes(largest, run.corpus.trained)
-        problem = call_in_task(write_report, settings, predictions, metrics, run.lease, memory=memory)
-        if problem is not None:
-            log.info("report: example documents are shown without explanations (%s)", problem)
+    with held(run.layout.directory) as lease:
+        predictions = current_predictions(run, split)
+        training = TrainingCounts(corpus.labels.counts, corpus.documents("train"))
+        log.info("evaluate: %s %s documents", f"{corpus.documents(split):,}", split)
+        with phase("evaluate"), Heartbeat("evaluate"):
+            calibration = run.open_calibration()
+            probability = None if calibration is None else calibration.probability
+            scores = evaluate_predictions(predictions, training, settings.evaluation, probability)
+            inverse = inverse_propensity(training, settings.evaluation)
+            if first := scores_without_networks(run, predictions, inverse):
+                scores["without_networks"] = first
+        path = run.layout.metrics(split)
+        metrics = {"corpus": settings.corpus.name, "fingerprint": corpus.fingerprint, "split": split, **scores}
+        if run.has_combiner() and (about := run.open_combiner().about()) is not None:
+            metrics["combiner"] = about
+        if seconds := read_phase_seconds(path, corpus) if seconds is None else seconds:
+            metrics["seconds"] = dict(seconds)
+        if predictions.left_out is not None:
+            metrics["filter_pairs"] = len(predictions.left_out.values)
+        if with_label_sets and corpus.documents("valid"):
+            threshold = best_threshold(current_predictions(run, "valid").read(ENSEMBLE))
+            metrics["label_sets"] = scores_above(predictions.read(ENSEMBLE), threshold)
+        write_metrics(path, metrics)
+        log.info("report: explaining the predicted labels of example documents, and writing the page")
+        with phase("report"), Heartbeat("report"):
+            largest = max(file_bytes(spec.directory) for spec in run.members)
+            memory = report_bytes(largest, run.corpus.trained)
+            problem = call_in_task(write_report, settings, predictions, metrics, lease, memory=memory)
+            if problem is not None:
+                log.info("report: example documents are shown without explanations (%s)", problem)
     return metrics
 
 
@@ -124,7 +124,7 @@ def current_predictions(run: Run, split: str, settings: EvaluationSettings | Non
         _check_documents(stored, run.corpus, split)
     if stored is None or stored.made_by != run.predictions_key:
         log.info("predict: %s %s documents", f"{run.corpus.documents(split):,}", split)
-        with nullcontext() if run.lease else own(run.layout.directory), phase("predict"):
+        with held(run.layout.directory), phase("predict"):
             stored = predict_split(run, split)
     path = (settings or run.settings.evaluation).filter_pairs
     return stored if path is None or split != TEST else replace(stored, left_out=pairs_to_leave_out(path, run.corpus))
