@@ -28,6 +28,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 def main(settings: Experiment, given: argparse.Namespace) -> None:
     """Evaluate the run, print its tables and the path of the report."""
     from axml_ray.cluster.failures import recorded_failures
+    from axml_ray.core.lease import own
     from axml_ray.evaluation.reports.report import bands_table, scores_table, weights_table
     from axml_ray.runs.run import Run
     from axml_ray.tracking.tracked_run import scores_of, track
@@ -35,11 +36,11 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
 
     run = Run.open(settings)
     report = run.layout.report(given.split)
-    with recorded_failures(run.layout.directory):
+    with recorded_failures(run.layout.directory), own(run.layout.directory):
         metrics = evaluate(run, given.split, with_label_sets=given.label_sets)
-    with track(settings) as tracked:
-        tracked.scores(scores_of(metrics))
-        tracked.artifact("report", run.layout.charts(given.split))
+        with track(settings) as tracked:
+            tracked.scores(scores_of(metrics))
+            tracked.artifact("report", run.layout.charts(given.split))
     console = table_console()
     console.print(scores_table(metrics))
     console.print(bands_table(metrics))
