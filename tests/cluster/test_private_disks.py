@@ -109,6 +109,9 @@ def experiment(tmp_path: Path, runs: str, **groups: dict[str, object]) -> Path:
     return path
 
 
+@pytest.mark.fault(
+    "driver killed where nodes have no common disk", "training", work_repeated="the steps since the checkpoint"
+)
 def test_a_run_at_a_url_is_trained_by_nodes_without_a_common_disk(start: Start, bucket: Bucket, tmp_path: Path) -> None:
     url = f"s3://{bucket.name}"
     path = experiment(tmp_path, url)
@@ -167,6 +170,7 @@ def test_a_run_at_a_url_is_trained_by_nodes_without_a_common_disk(start: Start, 
     assert tagger.tag(["own3 family0 own3"], top_k=1)[0][0].label == "label 3"
 
 
+@pytest.mark.fault("paths that a node does not see", "preparation")
 def test_paths_that_a_node_does_not_see_are_refused_before_anything_is_written(start: Start, tmp_path: Path) -> None:
     path = experiment(tmp_path, str(tmp_path / "private"))
     began = time.monotonic()

@@ -59,6 +59,7 @@ print(json.dumps([node["Alive"] for node in ray.nodes()]))
 """
 
 
+@pytest.mark.fault("node preempted, then its raylet killed", "training", work_repeated="at most 20 steps")
 def test_a_preempted_node_costs_no_work_and_no_failure(tmp_path: Path) -> None:
     epochs, steps = 20, 14
     given = synthetic.experiment(
