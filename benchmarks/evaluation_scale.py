@@ -2,8 +2,8 @@
 
     python benchmarks/evaluation_scale.py [--quick] [--documents N] [--labels L] [--top K] [--folder PATH] [--json PATH]
 
-A corpus of L labels and a run without trained members are generated: N test documents and a tenth as many for
-validation with 36 labels each, and predictions of K labels by the ensemble, a network and linear classifiers. Then
+A corpus of L labels and a run without trained members are generated: N test documents and N/10 for validation
+with 36 labels each, and predictions of K labels by the ensemble, a network and linear classifiers. Then
 `axml-ray evaluate --label-sets` runs in its own process: metrics, intervals, bands of frequency, scores without
 networks, label sets and the report. No member is there to explain the report's examples.
 

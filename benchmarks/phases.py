@@ -1,10 +1,10 @@
-"""What phases of a run take, next to what `axml-ray plan` says: peak memory of a process, and rates of one core.
+"""Measure the phases of a run next to the estimates of `axml-ray plan`: peak memory of a process, rates of one core.
 
     python benchmarks/phases.py [--labels 60000] [--documents 6000] [--quick] [--home DIRECTORY] [--json PATH]
 
 The corpus is that of `paper_scale.py`. Each phase runs in a process of its own, on one core, as its Ray task would, and
-its seconds are those of that core, so that other work on the machine does not count. Of
-the ranges of linear classifiers, one of level 1 and as many others as take `SECONDS`. Networks are left out: their
+its seconds are those of that core, so that other work on the machine does not count. The
+ranges of linear classifiers are one of level 1, and others for `SECONDS`. Networks are left out: their
 memory is tested (`tests/planning`), and `gpu.py` and `training.py` time their steps.
 
 Figures: `PHASE_gib`, `PHASE_planned_gib` and `PHASE_seconds`, `floor_gib` of a process that has imported what a Ray
@@ -170,7 +170,7 @@ PARTS: dict[str, tuple[Callable[..., Found], tuple[str, ...]]] = {
 
 
 def measured(work: Callable[..., Found], home: Path, labels: int, *arguments: str) -> Found:
-    """Return the seconds and the peak memory of a phase in this process, and what it found."""
+    """Return the seconds and the peak memory of a phase in this process, and its results."""
     import torch
 
     torch.set_num_threads(1)

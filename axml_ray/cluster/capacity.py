@@ -63,8 +63,8 @@ def reservable_memory(needed: float, processes: int = 1, resources: Mapping[str,
 def memory_of_part(needed: float) -> int:
     """Return the bytes to reserve for each of the tasks that the caller will wait for: `needed`, or less.
 
-    A task that waits keeps its memory, other than its CPU. So its own tasks must fit beside all that is reserved now,
-    or tasks that wait for theirs could keep each other from ending.
+    A task that waits gives back its CPU, but not its memory. So its own tasks must fit in addition to all that is
+    reserved now, or tasks that wait for theirs could keep each other from ending.
     """
     import ray
 

@@ -43,7 +43,7 @@ def map_in_tasks(
     Args:
         work: called with a job and the arguments.
         jobs: the jobs, which may be generated; few of them wait at a time.
-        memory: bytes that each task reserves, or fewer if no node has as many left.
+        memory: bytes that each task reserves, or what the node with the most has left if that is less.
         options: further options of the Ray tasks.
         arguments: values that are stored once, and which all jobs of a node share.
 

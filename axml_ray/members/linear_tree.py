@@ -188,7 +188,7 @@ class LinearTree(Member):
 
     @cached_property
     def _is_checked(self) -> list[np.ndarray]:
-        """Of each level, bool [n_d], whether the classifiers are known to be sound; small levels are when opened."""
+        """Return for each level which classifiers are checked, bool [n_d]; those of small levels are when opened."""
         return [np.full(size, is_whole_level(level, size)) for level, size in enumerate(self.tree.level_sizes)]
 
     def _margins_of_whole_levels(self, rows: sparse.csr_matrix) -> dict[int, np.ndarray]:

@@ -281,7 +281,7 @@ def test_the_division_into_files_changes_no_score(tmp_path_factory, documents, r
 
 
 def test_an_evaluation_holds_the_scores_of_one_band(tmp_path, monkeypatch):
-    """A document's scores are 256 bytes; twice as many while blocks are joined."""
+    """A document's scores are 256 bytes, and 512 while blocks are joined."""
     monkeypatch.setattr(resampling, "MAX_WEIGHTS", 1)
     documents = 4_000
     predictions = random_predictions(tmp_path / "predictions", documents, rows=100)
