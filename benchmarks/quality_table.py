@@ -3,8 +3,9 @@
     python benchmarks/quality_table.py [--check]
 
 Our rows come from `quality-CORPUS[-PART].json`, those of other programs on the same split from
-`peers-quality-CORPUS-seed0.json` or `peers-CORPUS.json`, and published scores from `PUBLISHED`. A part listed in
-`TEST_KNOWN` was set by someone who knew test scores; its rows have a table of their own and are never in README.md.
+`peers-[quality-]CORPUS*.json`, and published scores from `PUBLISHED`. The part `auto` is what a user gets who tunes
+nothing; its table leaves out published scores. A part listed in `TEST_KNOWN` was set by someone who knew test scores;
+its rows have a table of their own and are never in README.md.
 `--check` writes nothing and exits 1 if a page differs from the results.
 """
 
@@ -77,6 +78,7 @@ PUBLISHED: dict[str, list[tuple[str, Scores, str]]] = {
     ],
     "docstrings": [],
     "quickstart": [],
+    "eurlex4k_partial": [],
     "finna_titles": [],
     "eurlex4k": [],
     "wiki10_31k": [],
@@ -120,6 +122,8 @@ class Row:
     name: str
     scores: Scores
     ours: bool = False
+    untuned: bool = False
+    """Whether it was run on these texts with nothing tuned for them: our preset `auto`, and other programs."""
     source: dict[str, str] = field(default_factory=dict)
 
 
@@ -172,9 +176,12 @@ def tables(results: Path) -> dict[str, Lines]:
         corpus: [row for name in names for row in scored.get(corpus, []) if row.name.startswith(name)]
         for corpus, names in README_ROWS.items()
     }
+    untuned = {corpus: [row for row in rows if row.untuned] for corpus, rows in scored.items()}
+    untuned = {corpus: rows for corpus, rows in untuned.items() if any(row.ours for row in rows)}
     missing = ", ".join(f"`{corpus}`" for corpus in PUBLISHED if corpus not in scored)
     return {
         "readme": _scores(short, README_COLUMNS),
+        "auto": _scores(untuned, COLUMNS),
         "headline": _scores(scored, COLUMNS),
         "headline-sources": _sources(scored),
         "test-known": _scores(known, COLUMNS),
@@ -250,23 +257,22 @@ def _ours(results: Path, corpus: str) -> Iterator[tuple[str, Row]]:
             totals = [sum(row["seconds"].values()) for row in content["rows"] if "seconds" in row]
             if totals:
                 source["seconds"] = f"{sum(totals) / len(totals):,.0f} for all trees"
-            yield part, Row(name, means, True, source)
+            yield part, Row(name, means, ours=True, untuned=variant == "auto", source=source)
 
 
 def _others(results: Path, corpus: str) -> Iterator[Row]:
     """Yield the published rows of one corpus, and those of programs that ran on the same texts."""
     for name, scores, origin in PUBLISHED[corpus]:
-        yield Row(name, scores, source={"split": "test", "settings": origin})
-    for path in (results / f"peers-quality-{corpus}-seed0.json", results / f"peers-{corpus}.json"):
-        if path.is_file():
-            content = json.loads(path.read_text(encoding="utf-8"))
-            for row in content["rows"]:
-                if row["system"] != "ours" and row["scores"] and not row["training_documents_left_out_by_quick"]:
-                    source = _recorded(content, path, "the program's documented settings, word TF-IDF")
-                    source["seeds"] = "1"
-                    source["seconds"] = f"{sum(row['seconds'].values()):,.0f}" if row.get("seconds") else "–"
-                    source["command"] = f"`{content['command']}`"
-                    yield Row(f"{row['program']}, {row['system']}", row["scores"], source=source)
+        yield Row(name, scores, untuned=origin == HERE, source={"split": "test", "settings": origin})
+    for path in sorted([*results.glob(f"peers-quality-{corpus}-*.json"), *results.glob(f"peers-{corpus}*.json")]):
+        content = json.loads(path.read_text(encoding="utf-8"))
+        for row in content["rows"]:
+            if row["system"] != "ours" and row["scores"] and not row["training_documents_left_out_by_quick"]:
+                source = _recorded(content, path, "the program's documented settings, word TF-IDF")
+                source["seeds"] = "1"
+                source["seconds"] = f"{sum(row['seconds'].values()):,.0f}" if row.get("seconds") else "–"
+                source["command"] = f"`{content['command']}`"
+                yield Row(f"{row['program']}, {row['system']}", row["scores"], untuned=True, source=source)
 
 
 def _recorded(content: dict[str, Any], path: Path, settings: str) -> dict[str, str]:

@@ -250,7 +250,7 @@ class Service:
         self, served: ServedBundle, text: str, tags: list[Tag], contributions: list[tuple[Contribution, ...]]
     ) -> list[Tag]:
         """Return a text's tags with their explanations."""
-        codec, ids = served.codec, [served.codec.id_of[tag.label] for tag in tags]
+        codec, ids = served.codec, served.codec.ids([tag.label for tag in tags]).tolist()
         token_ids, spans = codec.tokenizer.encode_with_spans(text, codec.max_tokens)
         request = served.edition, token_ids, len(spans), ids
         paths = await self._path_batcher.submit(request, None, 1, len(token_ids))

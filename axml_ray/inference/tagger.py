@@ -147,7 +147,7 @@ class Tagger:
         return hub.publish(self.bundle, repo_id, private=private, token=token, commit_message=commit_message)
 
     @property
-    def labels(self) -> tuple[str, ...]:
+    def labels(self) -> Sequence[str]:
         """All labels, by falling frequency in training."""
         return self.codec.index.labels
 
@@ -225,7 +225,7 @@ class Tagger:
 
     def _explain(self, text: str, tags: list[Tag], given: bool) -> list[Tag]:
         """Return a text's tags with explanations; if the labels were given, each member scores all of them."""
-        codec, ensemble, ids = self.codec, self.ensemble, [self.codec.id_of[tag.label] for tag in tags]
+        codec, ensemble, ids = self.codec, self.ensemble, self.codec.ids([tag.label for tag in tags]).tolist()
         token_ids, spans = codec.tokenizer.encode_with_spans(text, codec.max_tokens)
         read, labels = ExplainedText(token_ids, len(spans)), np.array([ids], dtype=np.int32)
         with self._lock:

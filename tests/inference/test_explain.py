@@ -154,7 +154,7 @@ class TestContributions:
         scores = mixed_tagger.ensemble.score_members(tokens, np.arange(len(mixed_tagger.labels)))
         rankings = mixed_tagger.ensemble.rank_members(tokens)
         for tag in mixed_tagger.tag([TEXT], top_k=5, explain=True)[0]:
-            contributions, label = tag.explanation.contributions, mixed_tagger.codec.id_of[tag.label]
+            contributions, label = tag.explanation.contributions, int(mixed_tagger.codec.ids([tag.label])[0])
             assert [each.member for each in contributions] == list(infos)
             assert sum(each.share for each in contributions) == pytest.approx(1)
             assert sum(each.points for each in contributions) == pytest.approx(tag.score, rel=1e-5)

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from axml_ray.core.ragged import Ragged
+from axml_ray.core.strings import Strings
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,8 @@ class LabelIndex:
         counts: int64 [L], number of training documents of each label; no zero is before a positive number.
     """
 
-    labels: tuple[str, ...]
-    names: tuple[str, ...]
+    labels: Sequence[str]
+    names: Sequence[str]
     counts: np.ndarray
 
     @classmethod
@@ -69,12 +70,12 @@ class LabelIndex:
     @classmethod
     def load(cls, path: Path) -> "LabelIndex":
         """Load an index that `save` wrote."""
-        table = pq.read_table(path)
-        return cls(
-            tuple(table["label"].to_pylist()),
-            tuple(table["name"].to_pylist()),
-            table["count"].to_numpy().copy(),
-        )
+        table = pq.read_table(path, columns=["label", "name", "count"], use_threads=False)
+        labels, counts = Strings(table["label"]), table["count"].to_numpy().copy()
+        index = cls(labels, labels if table["name"].equals(table["label"]) else Strings(table["name"]), counts)
+        del table
+        pa.default_memory_pool().release_unused()  # what decoding took, several times the size of the columns
+        return index
 
 
 def _write(path: Path, labels: pa.Array, names: pa.Array, counts: np.ndarray) -> None:

@@ -5,6 +5,7 @@ prediction. `filter_labels_test.txt` lists such pairs: a line is the number of a
 file counted from 0, a blank, and the number of a label. They are left out of predictions and of true labels.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from axml_ray.core.errors import SettingsError
 from axml_ray.core.ragged import Ragged
 
 
-def read_pairs(path: Path, documents: int, labels: tuple[str, ...]) -> Ragged:
+def read_pairs(path: Path, documents: int, labels: Sequence[str]) -> Ragged:
     """Read the ids of the labels that are left out of each document.
 
     Args:

@@ -100,11 +100,6 @@ class Codec:
         ]
 
     @functools.cached_property
-    def id_of(self) -> dict[str, int]:
-        """The id of each label."""
-        return {label: number for number, label in enumerate(self.index.labels)}
-
-    @functools.cached_property
     def _labels(self) -> pa.Array:
         """The labels by id, for searches."""
         return pa.array(self.index.labels, pa.large_string())
@@ -115,12 +110,15 @@ class Codec:
         Raises:
             SettingsError: a label is unknown.
         """
+        forms = dict.fromkeys([*labels, *map(composed, labels)])
+        found = np.flatnonzero(pc.is_in(self._labels, pa.array(forms, pa.large_string())))
+        id_of = dict(zip(self._labels.take(found).to_pylist(), found.tolist(), strict=True))
         ids: dict[int, None] = {}
         for label in labels:
             # As it is written first: the labels of a bundle that an earlier version exported need not be composed.
-            number = self.id_of.get(label, self.id_of.get(composed(label)))
+            number = id_of.get(label, id_of.get(composed(label)))
             if number is None:
-                raise self._unknown(f"{field}: no label is called", label, self.id_of)
+                raise self._unknown(f"{field}: no label is called", label, self.index.labels)
             ids[number] = None
         return np.array(list(ids), dtype=np.int64)
 
