@@ -82,7 +82,7 @@ def publish(content: Path, path: Path, suffix: str | None = None, check: Callabl
         names = sorted(file.relative_to(content).as_posix() for file in _visible(content))
         with ThreadPoolExecutor(THREADS) as threads:
             list(threads.map(lambda name: _copy(content / name, store, f"{key}/{prefix}{name}"), names))
-            digests = list(threads.map(lambda name: _sha256(content / name), names))
+            digests = list(threads.map(lambda name: sha256(content / name), names))
         infos = {info.path.removeprefix(f"{key}/"): info for info in _listed(store, key)}
         entries = {}
         for name, info in infos.items():  # of other workers: .<suffix>/<SHA-256>/<name>
@@ -147,7 +147,7 @@ def _download(path: Path, stored: StoredFile) -> None:
     try:
         with _explained(path):
             _copy(stored.key, _locate(path)[0], temporary)
-        if temporary.stat().st_size != stored.size or stored.sha256 not in (None, _sha256(temporary)):
+        if temporary.stat().st_size != stored.size or stored.sha256 not in (None, sha256(temporary)):
             raise StoreError(f"{url_of(path)}: was changed or damaged since it was written; write it again")
         is_settled = stored.sha256 is not None or time.time_ns() - stored.mtime_ns > RACY_NS
         _stamp(temporary, stored.mtime_ns if is_settled else 0)
@@ -206,7 +206,7 @@ def share(file: Path) -> None:
     if match and (file.parent / _ELSEWHERE).exists():
         store, key = _locate(file.parent.with_name(match[1]))
         with _explained(file):
-            _copy(file, store, f"{key}/.{match[2]}/{_sha256(file)}/{file.name}")
+            _copy(file, store, f"{key}/.{match[2]}/{sha256(file)}/{file.name}")
 
 
 def shared(work: Path) -> dict[str, StoredFile]:
@@ -384,7 +384,8 @@ def _stamp(path: Path, mtime_ns: int) -> None:
     os.utime(path, ns=(time.time_ns(), mtime_ns))
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

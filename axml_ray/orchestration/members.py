@@ -313,7 +313,12 @@ def _finished_members(
                 else:
                     yield spec, result
     except Exception:
-        _end(list(waiting))
+        # An interrupt first, so that Ray Train releases the resources of a worker group, then by force.
+        left = list(waiting)
+        for task in left:
+            ray.cancel(task, recursive=False)
+        for task in ray.wait(left, num_returns=len(left), timeout=END_SECONDS)[1] if left else []:
+            ray.cancel(task, force=True)
         raise
     if failures:
         causes = [failure(error, message) for message, error in failures.items()]
@@ -321,12 +326,3 @@ def _finished_members(
         fitted = len(tasks) - len(failures)
         rest = f"; {fitted} of {len(tasks)} are fitted, and the same command fits the others" if fitted else ""
         raise kind("; ".join(failures) + rest) from ExceptionGroup("members failed", list(failures.values()))
-
-
-def _end(tasks: list[ray.ObjectRef]) -> None:
-    """Cancel tasks: an interrupt first, so that Ray Train releases the resources of a worker group, then by force."""
-    for task in tasks:
-        ray.cancel(task, recursive=False)
-    left = ray.wait(tasks, num_returns=len(tasks), timeout=END_SECONDS)[1] if tasks else []
-    for task in left:
-        ray.cancel(task, force=True)
