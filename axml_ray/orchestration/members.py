@@ -186,14 +186,7 @@ def train_member(
 def train_on_group(settings: Experiment, name: str, lease: Lease | None, memory: int) -> TrainingDivergedError | None:
     """Train a member on a group of Ray Train workers, which restores the group after the death of a worker.
 
-    Args:
-        settings: settings of the run.
-        name: name of the member.
-        lease: lease of the job that trains the run.
-        memory: bytes that each worker reserves.
-
-    Returns:
-        As `train_member`.
+    Arguments and result are those of `train_member`; each worker reserves `memory` bytes.
     """
     # Not at the top: the processes that need no group would take another second to start.
     from axml_ray.orchestration.worker_group import train_in_group
