@@ -9,8 +9,9 @@ from pathlib import Path
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.paths import with_urls
+from axml_ray.core.storage import sha256
 from axml_ray.inference.bundle.bundle import Bundle
-from axml_ray.inference.bundle.manifest import MANIFEST, sha256
+from axml_ray.inference.bundle.manifest import MANIFEST
 
 
 class EditionError(RuntimeError):

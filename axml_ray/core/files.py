@@ -309,16 +309,11 @@ def content_digest(directory: Path, files: Sequence[Path]) -> str:
         directory: directory from which the names are taken.
         files: paths of files below it, in a fixed order.
     """
-
-    def digest_of(path: Path) -> bytes:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").digest()
-
     digest = hashlib.sha256()
     with ThreadPoolExecutor(available_cpus()) as threads:
-        for path, content in zip(files, threads.map(digest_of, files), strict=True):
+        for path, content in zip(files, threads.map(storage.sha256, files), strict=True):
             digest.update(f"{path.relative_to(directory).as_posix()}\0".encode())
-            digest.update(content)
+            digest.update(bytes.fromhex(content))
     return digest.hexdigest()[:12]
 
 

@@ -7,7 +7,7 @@ The store is the truth, and each node's cache a copy of those parts that the nod
   and SHA-256 of each file. Its replacement is uploaded below a hidden prefix of its own, so that a reader gets either.
 - A copy has the modification time of its object, with the beginning of its SHA-256, if that is known, as fraction of a
   second. With another time or size, it is fetched again.
-- A process that finds no other user of the cache removes copies that were not used for long (`_use_cache`).
+- A process that finds no other user of the cache removes copies that were not used for long (`node_cache.py`).
 
 Paths that are not below the cache, and hidden ones such as temporary files, have no URL: nothing is done for them.
 Credentials, region and endpoint come from the environment of each node (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, …).
@@ -26,10 +26,11 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from axml_ray.core.errors import SettingsError
-from axml_ray.core.paths import CACHE_VARIABLE, cache, url_of
+from axml_ray.core.node_cache import lock_copy, use_cache
+from axml_ray.core.paths import cache, url_of
 
 MANIFEST = ".axml-ray.json"
 """Name of the object that lists the files of a published directory."""
@@ -39,8 +40,6 @@ THREADS, ATTEMPTS = 8, 5
 _WORK = re.compile(r"\.(.+)\.([0-9a-f]{8})")
 _ELSEWHERE = ".elsewhere"
 """File that marks the part of a temporary directory that is on another node than the first worker's."""
-KEPT = {".locks", "wandb"}
-"""Directories of the cache whose files are nowhere else: those of Weights & Biases stay there."""
 
 
 class StoreError(SettingsError):
@@ -83,7 +82,7 @@ def publish(content: Path, path: Path, suffix: str | None = None, check: Callabl
         names = sorted(file.relative_to(content).as_posix() for file in _visible(content))
         with ThreadPoolExecutor(THREADS) as threads:
             list(threads.map(lambda name: _copy(content / name, store, f"{key}/{prefix}{name}"), names))
-            digests = list(threads.map(lambda name: _sha256(content / name), names))
+            digests = list(threads.map(lambda name: sha256(content / name), names))
         infos = {info.path.removeprefix(f"{key}/"): info for info in _listed(store, key)}
         entries = {}
         for name, info in infos.items():  # of other workers: .<suffix>/<SHA-256>/<name>
@@ -131,7 +130,7 @@ def _fetch(path: Path, names: Collection[str] | None, recursive: bool) -> None:
     wanted = {file: entry for file, entry in stored.items() if names is None or str(file.relative_to(path)) in names}
     if not gone and all(_is_current(file, entry) for file, entry in wanted.items()):
         return
-    with _lock(path):
+    with lock_copy(path):
         for file in gone:
             file.unlink(missing_ok=True)
             if file.parent != path:
@@ -148,7 +147,7 @@ def _download(path: Path, stored: StoredFile) -> None:
     try:
         with _explained(path):
             _copy(stored.key, _locate(path)[0], temporary)
-        if temporary.stat().st_size != stored.size or stored.sha256 not in (None, _sha256(temporary)):
+        if temporary.stat().st_size != stored.size or stored.sha256 not in (None, sha256(temporary)):
             raise StoreError(f"{url_of(path)}: was changed or damaged since it was written; write it again")
         is_settled = stored.sha256 is not None or time.time_ns() - stored.mtime_ns > RACY_NS
         _stamp(temporary, stored.mtime_ns if is_settled else 0)
@@ -207,7 +206,7 @@ def share(file: Path) -> None:
     if match and (file.parent / _ELSEWHERE).exists():
         store, key = _locate(file.parent.with_name(match[1]))
         with _explained(file):
-            _copy(file, store, f"{key}/.{match[2]}/{_sha256(file)}/{file.name}")
+            _copy(file, store, f"{key}/.{match[2]}/{sha256(file)}/{file.name}")
 
 
 def shared(work: Path) -> dict[str, StoredFile]:
@@ -277,46 +276,16 @@ def has_url(path: Path) -> bool:
 
 @lru_cache
 def _file_system(scheme: str, bucket: str) -> Any:
-    """Return the file system of a bucket, after making the cache, which only this user can read."""
+    """Return the file system of a bucket, after making the node's cache."""
     from pyarrow import fs
 
-    root = cache()
-    root.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if root.stat().st_uid != os.getuid():
-        raise SettingsError(f"{root}: belongs to another user; set {CACHE_VARIABLE} to a directory of yours")
-    _use_cache(root)
+    use_cache(cache())
     # By default, pyarrow tries a store of Google for a quarter of an hour.
     limits = "?retry_limit_seconds=30" if scheme == "gs" else ""
     store = fs.FileSystem.from_uri(f"{scheme}://{bucket}{limits}")[0]
     if store.get_file_info(bucket).type == fs.FileType.NotFound:
         raise OSError("there is no such bucket")
     return store
-
-
-@lru_cache
-def _use_cache(root: Path) -> TextIO:
-    """Register this process as a user of the cache until it ends; return the file whose lock says so.
-
-    If there is no other user, the cache is trimmed first: the files that were read longest ago are removed until the
-    others take no more space than is free.
-    """
-    import fcntl  # Windows has none, see `files.py`
-
-    locks = root / ".locks"
-    locks.mkdir(exist_ok=True)
-    users = (locks / "users").open("w")
-    with suppress(BlockingIOError):
-        fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        cached = (path for path in root.rglob("*") if path.is_file() and not KEPT & {*path.relative_to(root).parts})
-        files = sorted((path.stat().st_atime_ns, path.stat().st_size, path) for path in cached)
-        total, free = sum(size for _, size, _ in files), shutil.disk_usage(root).free
-        for _, size, path in files:
-            if total <= free:
-                break
-            path.unlink(missing_ok=True)
-            total, free = total - size, free + size
-    fcntl.flock(users, fcntl.LOCK_SH)
-    return users
 
 
 def _locate(path: Path) -> tuple[Any, str]:
@@ -415,21 +384,10 @@ def _stamp(path: Path, mtime_ns: int) -> None:
     os.utime(path, ns=(time.time_ns(), mtime_ns))
 
 
-def _sha256(path: Path) -> str:
+def sha256(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextmanager
-def _lock(path: Path) -> Iterator[None]:
-    """Let one process of this node at a time change the copy of a path."""
-    import fcntl  # Windows has none, see `files.py`
-
-    locks = cache() / ".locks"
-    locks.mkdir(parents=True, exist_ok=True)
-    with (locks / hashlib.sha256(os.fsencode(path)).hexdigest()).open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 @contextmanager

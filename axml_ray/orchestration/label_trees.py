@@ -39,34 +39,39 @@ def build_trees(run: Run) -> None:
     if not missing:
         return
     log.info("clustering %s labels into %d trees", f"{run.corpus.trained:,}", len(missing))
-    needed = task_memory(run.settings, run.counts)["label trees"]  # counts the corpus, before anything is made from it
+    needed = task_memory(run.settings, run.counts)  # counts the corpus, before anything is made from it
+    part_memory = needed["label trees, parts"]
     if run.corpus.trained < SMALL_LABELS:
         for number in missing:
-            run.keep_tree(number, cluster_labels(run, number))
+            run.keep_tree(number, cluster_labels(run, number, part_memory))
         return
     # However large the tree, one CPU is enough to begin: all CPUs of a node may never be free at the same time.
-    task = ray.remote(num_cpus=1, memory=reservable_memory(needed), **ANYWHERE)(_build_tree)
+    task = ray.remote(num_cpus=1, memory=reservable_memory(needed["label trees"]), **ANYWHERE)(_build_tree)
     groups = [[number] for number in missing] if run.corpus.trained >= LARGE_LABELS else [missing]
     try:
         with Heartbeat("clustering labels", len(missing), "trees") as heartbeat:
             for group in groups:
-                for done in as_completed([task.remote(run.settings, number, run.lease) for number in group]):
+                tasks = [task.remote(run.settings, number, run.lease, part_memory) for number in group]
+                for done in as_completed(tasks):
                     ray.get(done)
                     heartbeat.add()
     except ray.exceptions.RayError as error:
         raise failure(error, f"the label trees could not be built: {root_cause(error)}") from error
 
 
-def _build_tree(settings: Experiment, number: int, lease: Lease | None) -> None:
+def _build_tree(settings: Experiment, number: int, lease: Lease | None, part_memory: int) -> None:
     run = Run.open(settings, lease)
     keep_freed_memory()
-    run.keep_tree(number, cluster_labels(run, number))
+    run.keep_tree(number, cluster_labels(run, number, part_memory))
 
 
-def cluster_labels(run: Run, number: int) -> LabelTree:
-    """Label tree `number` of a run, from within a Ray task or a driver."""
+def cluster_labels(run: Run, number: int, part_memory: int) -> LabelTree:
+    """Build label tree `number` of a run, from within a Ray task or a driver.
+
+    Each of its own tasks reserves `part_memory` bytes. The driver gives them, as it has counted the corpus.
+    """
     if run.corpus.trained < LARGE_LABELS:
         return build_tree_of_run(run, number)
     idle = int(ray.available_resources().get("CPU", 0))  # of all nodes: an upper bound for this one
-    parts = maps_in_tasks(task_memory(run.settings, run.counts)["label trees, parts"])
-    return build_tree_of_run(run, number, threads=min(available_cpus(), 1 + idle), parallel_map=parts)
+    threads = min(available_cpus(), 1 + idle)
+    return build_tree_of_run(run, number, threads=threads, parallel_map=maps_in_tasks(part_memory))

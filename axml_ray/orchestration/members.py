@@ -120,15 +120,17 @@ def fit_members(
 def _train(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Callable[[], bool]) -> None:
     """Train members on their workers; those that fit on the cluster run concurrently."""
     log.info("starting the workers of %d members", len(specs))
-    resources = run.settings.resources
+    resources, needed = run.settings.resources, task_memory(run.settings, run.counts)["worker"]
+    memory = reservable_memory(needed, resources.min_workers, resources.of_a_worker)
     follower = Follower([run.layout.tree(number) for number in range(run.settings.ensemble.trees)])
     # max_calls=1: a process that stayed for the next member would keep its memory, and Ray Train's controller.
     if resources.max_workers > 1 or os.environ.get(PREEMPTION_WATCHER) != "0":
         # Where the driver is, as the group is lost with the node of this task.
         here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
         task = ray.remote(num_cpus=0, max_retries=2, max_calls=1, scheduling_strategy=here)(train_on_group)
+        tasks = {task.remote(run.settings, spec.name, run.lease, memory): spec for spec in specs}
     else:
-        reserved, memory = resources.of_a_worker, worker_memory(run)
+        reserved = resources.of_a_worker
         task = ray.remote(
             num_cpus=reserved.get("CPU", 0),
             num_gpus=reserved.get("GPU", 0),
@@ -138,20 +140,14 @@ def _train(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Callable[
             max_calls=1,
             **ANYWHERE,
         )(train_member)
+        tasks = {task.remote(run.settings, spec.name, run.lease): spec for spec in specs}
 
     def follow_new_records() -> None:
         for record in follower.new_records():
             follow(record)
 
-    tasks = {task.remote(run.settings, spec.name, run.lease): spec for spec in specs}
     for spec, _ in _finished_members(tasks, stopped, follow_new_records):
         log.info("%s · finished", spec.title)
-
-
-def worker_memory(run: Run) -> int:
-    """Return the bytes that each worker of a tree reserves: what the plan says, or less if the nodes have less."""
-    needed, resources = task_memory(run.settings, run.counts)["worker"], run.settings.resources
-    return reservable_memory(needed, resources.min_workers, resources.of_a_worker)
 
 
 def train_member(
@@ -187,11 +183,10 @@ def train_member(
     return None
 
 
-def train_on_group(settings: Experiment, name: str, lease: Lease | None = None) -> TrainingDivergedError | None:
+def train_on_group(settings: Experiment, name: str, lease: Lease | None, memory: int) -> TrainingDivergedError | None:
     """Train a member on a group of Ray Train workers, which restores the group after the death of a worker.
 
-    Returns:
-        As `train_member`.
+    Arguments and result are those of `train_member`; each worker reserves `memory` bytes.
     """
     # Not at the top: the processes that need no group would take another second to start.
     from axml_ray.orchestration.worker_group import train_in_group
@@ -202,7 +197,7 @@ def train_on_group(settings: Experiment, name: str, lease: Lease | None = None) 
     config = {"settings": settings, "name": name, "lease": lease, "storage": storage}
     # Barrier: this waits for all workers of the group, and starts it again after the death of one.
     divergence: TrainingDivergedError | None = train_in_group(
-        _train_as_worker, config, storage, settings.resources, worker_memory(run)
+        _train_as_worker, config, storage, settings.resources, memory
     )
     if not divergence:
         _mark_trained(spec)
@@ -311,7 +306,12 @@ def _finished_members(
                 else:
                     yield spec, result
     except Exception:
-        _end(list(waiting))
+        # An interrupt first, so that Ray Train releases the resources of a worker group, then by force.
+        left = list(waiting)
+        for task in left:
+            ray.cancel(task, recursive=False)
+        for task in ray.wait(left, num_returns=len(left), timeout=END_SECONDS)[1] if left else []:
+            ray.cancel(task, force=True)
         raise
     if failures:
         causes = [failure(error, message) for message, error in failures.items()]
@@ -319,12 +319,3 @@ def _finished_members(
         fitted = len(tasks) - len(failures)
         rest = f"; {fitted} of {len(tasks)} are fitted, and the same command fits the others" if fitted else ""
         raise kind("; ".join(failures) + rest) from ExceptionGroup("members failed", list(failures.values()))
-
-
-def _end(tasks: list[ray.ObjectRef]) -> None:
-    """Cancel tasks: an interrupt first, so that Ray Train releases the resources of a worker group, then by force."""
-    for task in tasks:
-        ray.cancel(task, recursive=False)
-    left = ray.wait(tasks, num_returns=len(tasks), timeout=END_SECONDS)[1] if tasks else []
-    for task in left:
-        ray.cancel(task, force=True)

@@ -25,6 +25,8 @@ FLOAT = 4
 """Bytes of a float32."""
 MOMENTS = 2
 """Moments that Adam keeps of a parameter."""
+DOCUMENT_BYTES = 9 * 8
+"""Bytes of a training document in a worker: rows, lengths and places in the orders of batches, each an int64."""
 GIB = 2**30
 ACCELERATOR_PYTORCH, CPU_PYTORCH = GIB, GIB // 2
 """Memory of PyTorch, its libraries and their kernels: on an accelerator, and in main memory."""
@@ -55,7 +57,7 @@ class Memory:
     activations: int
     """Activations of the longest batch."""
     corpus: int
-    """Word ids and initial word vectors, if the worker trains in main memory."""
+    """Rows and orders of the documents, and initial word vectors, if the worker trains in main memory."""
     pytorch: int
     """PyTorch, its libraries and their kernels."""
 
@@ -209,9 +211,11 @@ def level_memory(
 
 
 def corpus_bytes(counts: Counts) -> int:
-    """Return the bytes of the corpus in a worker's main memory: word ids with offsets, and initial word vectors."""
-    tokens = round(counts.documents * counts.tokens) * 4 + (counts.documents + 1) * 8
-    return tokens + FLOAT * counts.words * counts.word_dimension
+    """Return the bytes of the corpus in a worker's own memory: rows and orders of documents, initial word vectors.
+
+    Words and labels are in one file that all processes of a node memory-map, so the system may evict them from memory.
+    """
+    return DOCUMENT_BYTES * counts.documents + FLOAT * counts.words * counts.word_dimension
 
 
 def candidates_bytes(counts: Counts, shape: LevelShape, settings: Experiment) -> int:

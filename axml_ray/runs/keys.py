@@ -92,11 +92,6 @@ class RunKeys(ABC):
         """Return the names of the members, in order; this computes no cache keys."""
         return [info.name for info in self.member_infos]
 
-    @property
-    def members_without_networks(self) -> tuple[MemberInfo, ...]:
-        """Return the members that are fitted in one process, before the networks are trained."""
-        return tuple(info for info in self.member_infos if not info.implementation.trained_by_workers)
-
     def _members(self) -> Iterator[tuple[MemberInfo, MemberSettings]]:
         """Yield each member and the settings of its kind."""
         total = sum(settings.weight for settings in self.settings.members.chosen.values())

@@ -147,7 +147,11 @@ class Checkpoints:
             "snapshots": training.average.snapshots,
             "norms": [str(norm) for norm in training.clip.norms.tolist()],  # JSON has no infinity
             "loss_scale": None if training.loss_scale is None else training.loss_scale.state(),
-            "optimizer_steps": {name: int(state["step"]) for name, state in _optimizer_states(training).items()},
+            "optimizer_steps": {
+                name: int(state["step"])
+                for name, parameter in training.parameters.items()
+                if (state := training.optimizer.state[parameter])  # empty before the first update
+            },
         }
         with ExitStack() as local:
             place = f"axml-ray-{fingerprint(str(self.directory))}-{context.rank}"
@@ -254,12 +258,6 @@ class Checkpoints:
         self.wait()
         if context.is_first:
             remove_directory(self.directory)
-
-
-def _optimizer_states(training: "LevelTraining") -> dict[str, dict[str, Tensor]]:
-    """Return the optimizer's state of each parameter that has been updated, by name."""
-    states = {name: training.optimizer.state[parameter] for name, parameter in training.parameters.items()}
-    return {name: state for name, state in states.items() if state}
 
 
 def _tensors(training: "LevelTraining", name: str) -> dict[str, Tensor]:

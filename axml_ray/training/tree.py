@@ -151,12 +151,19 @@ def train_tree(config: NetworkTreeConfig, inputs: TrainingInputs, directory: Pat
         else:
             report({"level": number, "begun": network.level.nodes})
             previous = None if inputs.previous is None else inputs.previous.read(number)
-            # Label vectors come after `resume`: computing them takes a pass over the texts, which a checkpoint spares.
-            _start_from_parent(network, config, inputs, data, parent_level, previous)
+            # Parameters start from the trained level that is continued, else from the parent level's, else at random.
+            if previous is None and config.network.output_bias == "positive_rate":
+                network.initialise_output_bias(data.positive_rate(network.level))
+            if inputs.previous is not None and previous is not None:
+                copy_shared_parameters(network, previous, inputs.previous.previous_ids)
+            elif parent_level is not None:
+                network.initialise_from_parent_level(parent_level)
+            network.to(context.device)
             training = LevelTraining(
                 network, data, validation, config.training, inputs.seed, context, report, checkpoints,
                 evaluate_start=previous is not None,
             )  # fmt: skip
+            # Label vectors come after `resume`: computing them takes a pass over the texts, which a checkpoint spares.
             if not checkpoints.resume(training):
                 _start_label_vectors(network, config, inputs, data, previous)
             score = training.run()
@@ -190,28 +197,6 @@ def train_tree(config: NetworkTreeConfig, inputs: TrainingInputs, directory: Pat
         parent_level = network.shared_parameters()
         del network  # the label table must not stay in memory while the next level's is built
     _drop_intermediate_files(directory, context)
-
-
-def _start_from_parent(
-    network: LevelNetwork,
-    config: NetworkTreeConfig,
-    inputs: TrainingInputs,
-    data: LevelData,
-    parent_level: dict[str, Tensor] | None,
-    previous: dict[str, Tensor] | None,
-) -> None:
-    """Initialise all parameters but the label vectors, and move the network to the worker's device.
-
-    They start from the trained level that is continued (`previous`, its weights by name), else from the parent level's
-    shared parameters, else at random.
-    """
-    if previous is None and config.network.output_bias == "positive_rate":
-        network.initialise_output_bias(data.positive_rate(network.level))
-    if inputs.previous is not None and previous is not None:
-        copy_shared_parameters(network, previous, inputs.previous.previous_ids)
-    elif parent_level is not None:
-        network.initialise_from_parent_level(parent_level)
-    network.to(inputs.context.device)
 
 
 def _start_label_vectors(

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from axml_ray.core import lease as leases
-from axml_ray.core import storage
+from axml_ray.core import node_cache, storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import (
     fences,
@@ -311,7 +311,7 @@ def test_the_cache_is_trimmed_by_a_process_that_is_its_only_user(
     os.utime(paths[0], ns=(9 * 10**9, paths[0].stat().st_mtime_ns))
 
     def left_by_another_process() -> list[int]:
-        storage._use_cache.cache_clear()
+        node_cache.use_cache.cache_clear()
         storage._file_system.cache_clear()
         storage.read(paths[3])
         return [number for number, path in enumerate(paths) if path.exists()]

@@ -1,3 +1,4 @@
+import shutil
 import sys
 from pathlib import Path
 
@@ -67,3 +68,8 @@ def bundle_directory(tiny_run: Run, tmp_path_factory: pytest.TempPathFactory) ->
     directory = tmp_path_factory.mktemp("bundles") / "bundle"
     export_bundle(tiny_run, directory)
     return directory
+
+
+@pytest.fixture
+def copy(bundle_directory, tmp_path):
+    return Path(shutil.copytree(bundle_directory, tmp_path / "bundle"))

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from four_texts import batch, compare, every_case, fast_loss, fast_rows, gradients
 from hypothesis import given
 from hypothesis import strategies as st
-from test_attention_xml import batch, compare, every_case, fast_loss, fast_rows, gradients
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.network.backends import backend as backend_module

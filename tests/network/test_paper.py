@@ -6,7 +6,7 @@ Run: pytest tests/network/test_paper.py. That the fused network computes the sam
 import numpy as np
 import pytest
 import torch
-from test_attention_xml import CASES, TEXTS, TRUTH, batch, every_case, fast_loss, fast_rows, gradients, network_of
+from four_texts import CASES, TEXTS, TRUTH, batch, every_case, fast_loss, fast_rows, gradients, network_of
 from tiny_corpus import DEEP, FLAT, key_documents, small_network, small_training
 
 from axml_ray.network.fast.frozen import frozen

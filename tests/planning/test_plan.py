@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from torch.profiler import ProfilerActivity, profile
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.counts import Counts, count_corpus
+from axml_ray.corpus.store import Split
 from axml_ray.network.fast.attention_xml import FusedAttentionXML
 from axml_ray.network.sharding import Shard
 from axml_ray.planning import memory, work
@@ -25,7 +27,7 @@ from axml_ray.planning.report import duration, notes, warnings
 from axml_ray.planning.shapes import LevelShape, level_shapes
 from axml_ray.settings import Experiment, TreeSettings
 from axml_ray.settings.configuration import load
-from axml_ray.training.batches import LevelData, Validation, make_batch
+from axml_ray.training.batches import LevelData, TrueNodes, Validation, make_batch, shuffle_batches
 from axml_ray.training.level import LevelTraining
 from axml_ray.tree.label_tree import LabelTree
 
@@ -198,6 +200,29 @@ def test_memory_falls_with_workers() -> None:
     # 2.8 million labels of 1,024 float32, and what blocks of six leave unused
     assert 2_812_281 * 4_096 < deepest[0].label_table < 1.15 * 2_812_281 * 4_096
     assert settings.resources.workers == 8
+
+
+def test_a_document_takes_its_rows_and_orders_and_not_its_words() -> None:
+    """Each worker maps the words and labels of the split, of which part and cut texts are views."""
+    documents = 100_000
+    split = Split(
+        Ragged(np.zeros(4 * documents, np.int32), 4 * np.arange(documents + 1)),
+        Ragged(np.zeros(documents, np.int32), np.arange(documents + 1)),
+    )
+    tree = LabelTree.from_cuts(np.arange(9), [])
+    tracemalloc.start()
+    try:
+        train = split.part(documents - 1).cut(3)
+        data = LevelData(train.tokens, TrueNodes(tree, 1, train.labels))
+        assert data.positives.lengths.sum() == documents - 1
+        batches = shuffle_batches(data.tokens.lengths, 100, seed=0, epoch=0)
+        assert len(batches) == documents // 100
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    words, longer = (memory.corpus_bytes(counts(documents=documents, tokens=tokens)) for tokens in (4.0, 400.0))
+    assert words == longer
+    assert 0.9 * peak < words < 1.2 * peak
 
 
 # What does not fit

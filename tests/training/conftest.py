@@ -1,8 +1,15 @@
+"""The tiny corpus, and a tree trained on it, for all tests of this folder that need them."""
+
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+from tiny_corpus import experiment, train_tree, write_corpus
+from tree_runs import BRIEF
+
+from axml_ray.corpus.store import Corpus
+from axml_ray.settings import Experiment
 
 # the literal network
 sys.path.insert(0, str(Path(__file__).parents[1] / "network"))
@@ -12,3 +19,23 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "network"))
 def _one_thread() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.set_num_threads(1)
+    home = tmp_path_factory.mktemp("home")
+    write_corpus(home / "corpora" / "tiny")
+    return home
+
+
+@pytest.fixture(scope="session")
+def corpus(home: Path) -> Corpus:
+    return Corpus.open(home / "corpora" / "tiny")
+
+
+@pytest.fixture(scope="session")
+def trained(home: Path, corpus: Corpus) -> Experiment:
+    settings = experiment(home, **BRIEF)
+    train_tree(settings, corpus)
+    return settings

@@ -13,6 +13,7 @@ from typing import Any
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.paths import portable
+from axml_ray.core.storage import sha256
 from axml_ray.corpus.readers.source_files import SourceFile, local_path, stored_version
 from axml_ray.corpus.records.records import file_name
 from axml_ray.settings import SPLITS, CorpusSettings, fingerprint
@@ -98,21 +99,16 @@ def content_of(file: SourceFile) -> str:
     if path is None:
         return stored_version(str(file))
     if not path.is_dir():
-        return _sha256(path)
+        return sha256(path)
     digest = hashlib.sha256()
     for source in _sources(path):
-        digest.update(f"{source.relative_to(path).as_posix()}\0{_sha256(source)}\n".encode(errors="surrogateescape"))
+        digest.update(f"{source.relative_to(path).as_posix()}\0{sha256(source)}\n".encode(errors="surrogateescape"))
     return digest.hexdigest()
 
 
 def _sources(package: Path) -> list[Path]:
     """Return the source files of a package: importing it may write byte code, which is no change."""
     return sorted(source for source in package.rglob("*.py") if source.is_file())
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def describe_changes(manifest: Mapping[str, Any], inputs: Inputs) -> str:

@@ -1,6 +1,5 @@
 """The manifest of a bundle: its schema, and checks that the files are exactly those that it lists."""
 
-import hashlib
 import json
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -10,6 +9,7 @@ from pydantic import Field, ValidationError
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import finish_replacement, read_json
+from axml_ray.core.storage import sha256
 from axml_ray.ensemble.combiner import COMBINERS
 from axml_ray.members.member import MemberInfo
 from axml_ray.members.weight_files import Weights
@@ -200,12 +200,6 @@ def check_contents(directory: Path, manifest: Manifest, *, verify: bool = True) 
             raise BundleError(
                 f"{path}: its checksum isn't that of {MANIFEST}, it was changed or damaged; {EXPORT_AGAIN}"
             )
-
-
-def sha256(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def entries(directory: Path) -> Iterator[tuple[str, FileEntry]]:

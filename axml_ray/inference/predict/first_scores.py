@@ -109,4 +109,5 @@ def scores_without_networks(
 
 def _combination(run: Run) -> Combination:
     """Return the mean of the members without networks."""
-    return Combination(run.members_without_networks, Mean(), run.settings.ensemble.top_labels)
+    members = tuple(info for info in run.member_infos if not info.implementation.trained_by_workers)
+    return Combination(members, Mean(), run.settings.ensemble.top_labels)

@@ -25,7 +25,7 @@ from axml_ray.corpus.readers.tables import MissingColumn
 from axml_ray.corpus.records.records import Fields, file_name, storable
 from axml_ray.corpus.text.tokenizer import beginning
 from axml_ray.inference.bundle.bundle import Bundle
-from axml_ray.inference.bundle.manifest import MANIFEST, sha256
+from axml_ray.inference.bundle.manifest import MANIFEST
 from axml_ray.inference.predict.shards import ROWS, claim_directory, predict_shards
 from axml_ray.inference.tagger import Tag, Tagger
 from axml_ray.network.backends.devices import reserved_device
@@ -218,7 +218,7 @@ def predict_files(
     }
     job = {
         "version": JOB_VERSION,
-        "bundle": sha256(bundle / MANIFEST),
+        "bundle": storage.sha256(bundle / MANIFEST),
         "rows": ROWS,
         **options.model_dump(),
         "inputs": [[file_name(reader.path), content_of(reader.path)] for reader in readers],
