@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         finish(job(home / "killed", options.workers))
         actual = costs_of(home / "killed")
         scores = [scores_of(home / name) for name in ("undisturbed", "killed")]
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"phase": name, "killed": name in killed, "seconds": cost["seconds"], "seconds_killed": actual[name]["seconds"]}
         for name, cost in expected.items()
     ]

@@ -32,7 +32,7 @@ PREPARED_PER_SECOND = 3.8e5
 """Words that a core prepares in a second (`benchmarks/results/scale.json`: documents of 104 words, two cores)."""
 EVALUATED_PER_SECOND = 2.0e3
 """Rankings that a core evaluates in a second (assumed)."""
-LABEL_BYTES, RANKED_BYTES = 250, 8
+LABEL_BYTES, RANKED_BYTES = 100, 8
 """Bytes of a label in a process that reads names and counts, and of a label with its score in a ranking."""
 
 
