@@ -116,6 +116,8 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
         is_indicator = classes is not None
         if not is_indicator:
             check_not_one_hot(names)
+            if self.classes is not None:
+                raise ValueError("classes: names the columns of an indicator matrix, but y has the labels themselves")
         records = labelled_texts(texts, names)
         if classes is None:
             classes = np.array(sorted({label for _, labels in records for label in labels}), dtype=object)
@@ -261,12 +263,32 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
 
     def _experiment(self, home: Path) -> Experiment:
         """Return the settings of the main job, whose files are below a directory."""
-        given = dict(self.settings or {})
-        texts = {"name": "texts", "source": "json_lines", "train": [home / TEXTS], "test": (), "test_share": 0.0}
-        given["corpus"] = {**given.get("corpus", {}), **texts}
-        given["ensemble"] = {**given.get("ensemble", {}), "trees": self.trees}
-        given |= {"preset": self.preset, "seed": self.random_state}
-        return load(None, **given | {"name": "run", "runs": home / "runs", "corpora": home / "corpora"})
+        own = {
+            "preset": self.preset,
+            "seed": self.random_state,
+            "ensemble.trees": self.trees,
+            "name": "run",
+            "runs": home / "runs",
+            "corpora": home / "corpora",
+            "corpus.name": "texts",
+            "corpus.source": "json_lines",
+            "corpus.train": [home / TEXTS],
+            "corpus.test": (),
+            "corpus.test_share": 0.0,
+        }
+        given: dict[str, Any] = dict(self.settings or {})
+        for key, value in own.items():
+            path, _, name = key.rpartition(".")
+            group = given
+            if path:
+                group = given[path] = dict(given.get(path, {}))
+            if name in group:
+                raise SettingsError(
+                    f"settings: {key} is set by the estimator itself; remove it (its parameters are trees, preset, "
+                    "random_state and directory)"
+                )
+            group[name] = value
+        return load(None, **given)
 
     def _train(self, home: Path, records: list[LabelledText]) -> None:
         """Run the main job up to the bundle; of temporary files only the bundle is kept."""

@@ -8,7 +8,9 @@ for tag in tagger.tag(["A text about sparse matrices."])[0]:
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from numbers import Integral
 from pathlib import Path
+from typing import Any, get_args
 
 import numpy as np
 import torch
@@ -17,6 +19,7 @@ from axml_ray.core.errors import SettingsError
 from axml_ray.core.limits import available_cpus
 from axml_ray.core.paths import is_url
 from axml_ray.core.topk import TopK, rank_given
+from axml_ray.corpus.records.in_memory import column_of
 from axml_ray.corpus.records.records import storable
 from axml_ray.inference.bundle import hub
 from axml_ray.inference.bundle.bundle import Bundle
@@ -53,12 +56,14 @@ class Tagger:
 
     Raises:
         TypeError: `bundle` is a path.
-        SettingsError: there is no such device.
+        SettingsError: there is no such device or number format.
     """
 
     def __init__(self, bundle: Bundle, precision: Precision | None = None, device: str = "cpu"):
         if not isinstance(bundle, Bundle):
             raise TypeError(f"Tagger takes an opened bundle; to open a directory, call Tagger.load({bundle!r})")
+        if precision not in (None, *(formats := get_args(Precision))):
+            raise SettingsError(f"precision: there is no {precision!r}; choose one of {', '.join(formats)}")
         self.bundle = bundle
         self.ensemble = bundle.ensemble(precision, device_named(device))
         self.codec = Codec(bundle)
@@ -163,7 +168,8 @@ class Tagger:
         """Return the best labels of each text, best first. A text without a word, such as an empty one, has none.
 
         Args:
-            texts: texts of any length; words beyond the limit of the training are ignored.
+            texts: texts of any length, in a list or another column, as of NumPy, pandas or pyarrow; words beyond the
+                limit of the training are ignored.
             top_k: largest number of labels of a text; the run's `ensemble.top_labels` is another limit.
             explain: also return each member's contribution and the words that each label attends to. Takes about the
                 time of another text per tag.
@@ -175,19 +181,18 @@ class Tagger:
                 `top_k`.
 
         Raises:
-            TypeError: texts or labels are not sequences of strings.
+            TypeError, ValueError: texts or labels are not columns of strings.
             SettingsError: a label or prefix is unknown, `top_k` or `threshold` is out of range, or both `labels` and
                 `conditions` are given.
         """
-        _check_strings("texts", texts)
-        if not isinstance(top_k, int) or top_k < 1:
+        texts = _strings("texts", texts)
+        if not isinstance(top_k, Integral) or top_k < 1:
             raise SettingsError(f"top_k: expected a whole number above 0 (given: {top_k!r})")
         if threshold is not None and not 0 <= threshold <= 1:
             raise SettingsError(f"threshold: expected a probability, 0 to 1 (given: {threshold!r})")
         label_ids = allowed = None
         if labels is not None:
-            _check_strings("labels", labels)
-            label_ids = self.codec.ids(labels)
+            label_ids = self.codec.ids(_strings("labels", labels))
         if conditions is not None:
             if labels is not None:
                 raise SettingsError("conditions: labels= names the only labels to score; give one of them")
@@ -240,7 +245,9 @@ class Tagger:
         return [replace(tag, explanation=reasons) for tag, reasons in zip(tags, explanations, strict=True)]
 
 
-def _check_strings(name: str, values: Sequence[str]) -> None:
-    """Raise a TypeError unless an argument is a sequence of strings; a single string is a common mistake."""
-    if isinstance(values, str) or not all(isinstance(value, str) for value in values):
+def _strings(name: str, values: Any) -> list[str]:
+    """Return an argument as a list of strings; a single string, or a table of several columns, is a common mistake."""
+    strings = column_of(values, name)
+    if not all(isinstance(value, str) for value in strings):
         raise TypeError(f"{name}: expected a list of strings, as in tag(['one text', 'another'])")
+    return strings

@@ -1,5 +1,6 @@
 import codecs
 import gzip
+import os
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +59,13 @@ def test_wrong_urls_are_named(tmp_path: Path) -> None:
         list_files(url, (".jsonl",))
     with pytest.raises(ValueError, match="nowhere://x"):
         list_files("nowhere://x/y", (".jsonl",))
+
+
+def test_streams_are_refused(tmp_path: Path) -> None:
+    os.mkfifo(pipe := tmp_path / "pipe.jsonl")
+    for stream in (pipe, "/dev/stdin", "/dev/fd/0"):
+        with pytest.raises(ValueError, match="stream"):
+            list_files(stream, (".jsonl",))
 
 
 def test_the_format_is_told_by_the_name(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -144,6 +146,15 @@ class TestTag:
         for found, expected in zip(tagger.tag(texts), whole, strict=True):
             assert scores_of(found) == pytest.approx(scores_of(expected), rel=1e-4)
 
+    @pytest.mark.parametrize(
+        "column_of",
+        [np.array, pa.array, iter, pd.Series, lambda values: pd.DataFrame({"text": values})],
+    )
+    def test_columns_of_other_libraries(self, tiny_run, tagger, column_of):
+        texts, labels = texts_of(tiny_run, "test")[:3], tagger.labels[:2]
+        assert tagger.tag(column_of(texts), top_k=np.int64(2)) == tagger.tag(texts, top_k=2)
+        assert tagger.tag(texts, labels=column_of(labels)) == tagger.tag(texts, labels=labels)
+
     def test_from_many_threads(self, tiny_run, tagger):
         texts = texts_of(tiny_run, "train")
         parts = [texts[start : start + 11] for start in range(0, 264, 11)]
@@ -179,12 +190,20 @@ class TestTag:
 
 class TestMistakes:
     def test_one_text_instead_of_a_list(self, tagger):
-        with pytest.raises(TypeError, match="texts: expected a list of strings"):
+        with pytest.raises(TypeError, match="texts: expected a list"):
             tagger.tag("one text")
-        with pytest.raises(TypeError, match="texts: expected a list of strings"):
+        with pytest.raises(TypeError, match="texts: expected a list"):
             tagger.tag(["one", None])
-        with pytest.raises(TypeError, match="labels: expected a list of strings"):
+        with pytest.raises(TypeError, match="labels: expected a list"):
             tagger.tag(["one"], labels="label-1")
+
+    def test_a_table_of_several_columns(self, tagger):
+        with pytest.raises(ValueError, match="title, text"):
+            tagger.tag(pd.DataFrame({"title": ["a", "b"], "text": ["c", "d"]}))
+
+    def test_an_unknown_number_format(self, bundle_directory):
+        with pytest.raises(SettingsError, match="bf16"):
+            Tagger.load(bundle_directory, precision="bf16")
 
     def test_unknown_labels(self, tagger):
         with pytest.raises(SettingsError, match="no label is called 'lable-3'; did you mean 'label-3'"):

@@ -10,6 +10,8 @@ import pyarrow as pa
 from pyarrow import fs
 
 COMPRESSION_SUFFIXES = (".gz", ".zst", ".bz2", ".xz", ".lzma", ".lz4", ".zip")
+STREAMS = ("/dev/stdin", "/dev/fd/", "/proc/")
+"""Paths that mean another file in each process."""
 
 SourceFile = Path | str
 """A local path, or a URL such as `s3://bucket/train.jsonl`."""
@@ -42,7 +44,7 @@ def list_files(pattern: Path | str, suffixes: tuple[str, ...]) -> list[SourceFil
 
     Raises:
         FileNotFoundError: no file matches.
-        ValueError: a directory has no such file, or pyarrow does not support the URL.
+        ValueError: a directory has no such file, the file is a stream, or pyarrow does not support the URL.
     """
     files: list[SourceFile]
     place: SourceFile = str(pattern)
@@ -54,6 +56,9 @@ def list_files(pattern: Path | str, suffixes: tuple[str, ...]) -> list[SourceFil
         if is_directory:
             files = [file for file in path.iterdir() if _has_suffix(file.name, suffixes) and file.is_file()]
         elif path.exists():
+            # A file is read more than once, and by other processes, which would find no text in a stream of this one.
+            if not path.is_file() or str(path).startswith(STREAMS):
+                raise ValueError(f"{path} is a stream, such as a pipe; write its content to a file, and name that")
             files = [path]
         else:  # Path.glob would also match hidden files, and it refuses absolute patterns.
             matches = glob.glob(str(path), recursive=True)  # noqa: PTH207
