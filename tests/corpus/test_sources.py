@@ -233,6 +233,24 @@ def test_readers_of_files_globs_and_directories(tmp_path: Path, monkeypatch: pyt
     assert listed_readers([]) == []
 
 
+def test_a_file_is_read_once_whatever_links_lead_to_it(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "train_raw_texts.txt", "train_labels.txt", "other_labels.txt"):
+        write(tmp_path / name, b"")
+    (tmp_path / "latest.jsonl").symlink_to("a.jsonl")
+    (tmp_path / "z").symlink_to(tmp_path)
+    (tmp_path / "other_raw_texts.txt").symlink_to("train_raw_texts.txt")  # with other labels
+    readers = listed_readers([tmp_path, tmp_path / "z", f"{tmp_path}/z/*.jsonl"], source="auto")
+    found = [reader.path.name for reader in readers]
+    assert found == ["a.jsonl", "other_raw_texts.txt", "train_raw_texts.txt"]
+
+
+def test_a_glob_below_a_directory_with_brackets(tmp_path: Path) -> None:
+    for name in ("old [1]/a.jsonl", "old [1]/b/c.ndjson", "old 1/no.jsonl"):
+        write(tmp_path / name, b"")
+    found = [reader.path.name for reader in listed_readers([f"{tmp_path}/old [1]/**/*json*", f"{tmp_path}/old [1]/b"])]
+    assert found == ["a.jsonl", "c.ndjson"]
+
+
 def test_missing_places_are_named(tmp_path: Path) -> None:
     write(tmp_path / "folder" / "notes.txt", b"")
     write(tmp_path / "good.jsonl", b"")
