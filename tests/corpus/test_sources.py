@@ -130,6 +130,12 @@ def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
     assert isinstance(record, Document)
 
 
+def test_byte_order_marks_of_files_that_were_put_together_are_no_error(tmp_path: Path) -> None:
+    part = b"\xef\xbb\xbf" + b'{"text": "\xef\xbb\xbfa", "labels": ["x"]}\n'
+    write(tmp_path / "a.jsonl", part * 3)
+    assert [record.text for record in JsonLines(tmp_path / "a.jsonl").read()] == ["\ufeffa"] * 3
+
+
 def test_gzip_is_told_by_its_bytes(tmp_path: Path) -> None:
     plain = write(tmp_path / "a.jsonl.gz", record_lines(3))
     zipped = write(tmp_path / "b.jsonl", gzip.compress(record_lines(2)) + gzip.compress(record_lines(1)))
@@ -202,7 +208,7 @@ def test_every_line_is_accounted_for_once(lines: list[bytes]) -> None:
     for record in records:
         if isinstance(record, Document):
             "".join((record.text, record.id, *record.labels)).encode("utf-8")
-    numbered = enumerate(content.removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1)
+    numbered = enumerate((line.removeprefix(codecs.BOM_UTF8) for line in content.split(b"\n")), start=1)
     assert [record.line for record in records] == [number for number, line in numbered if line.strip()]
 
 

@@ -187,6 +187,12 @@ def rows_of(path: Path, content: str | bytes, **given: Any) -> list[Any]:
     return [(r.line, r.text, *r.labels) if isinstance(r, Document) else (r.line, r.reason) for r in records]
 
 
+def test_files_that_were_put_together_are_read_as_such(tmp_path: Path) -> None:
+    part = "\ufefftext,labels\r\n{},x\r\n"
+    found = rows_of(tmp_path / "a.csv", part.format("a") + part.format("b") + "text,y\r\n")
+    assert found == [(2, "a", "x"), (4, "b", "x"), (5, "text", "y")]
+
+
 def test_a_blank_after_each_delimiter_is_no_part_of_a_cell(tmp_path: Path) -> None:
     rows = '"a, b", "x; y"\n c,z \n"d", "x"\n'
     found = rows_of(tmp_path / "a.csv", f"text, labels\n{rows}")

@@ -67,7 +67,7 @@ def check_ids(staged: StagedInput, given: np.ndarray) -> None:
 
 
 def check_titles(paths: Sequence[str], field: str) -> None:
-    """Check that a text in staged blocks has a title; that none has one, as if `field` is misspelt, is a SettingsError."""
+    """Check that a text in staged blocks has a title from `field`; if none has, it is misspelt: a SettingsError."""
     for path in paths:
         texts = StagedBlock(Path(path)).table("documents")["text"]
         if not pc.all(pc.starts_with(texts, f" {SEPARATOR} ")).as_py():

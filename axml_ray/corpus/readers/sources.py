@@ -70,7 +70,7 @@ _RECOGNISED = tuple(suffix for name, form in FORMATS.items() if name != "plain_t
 def open_readers(
     patterns: Sequence[str | Path], settings: ReadingSettings, *, labelled: bool = True, otherwise: str = "plain_text"
 ) -> list[Reader]:
-    """Return the readers of all files that the patterns name, sorted by path, each file once, whatever links lead to it.
+    """Return the readers of all files that the patterns name, sorted by path, each file once, also if links lead to it.
 
     Args:
         patterns: files, directories, globs or URLs; see `source_files.list_files`. The directory of a data set saved by
