@@ -30,6 +30,12 @@ def _field_names(given: Any) -> Any:
     return names[0] if len(names) == 1 and "," not in names[0] else tuple(names)
 
 
+def _not_blank(place: Any) -> Any:
+    if isinstance(place, str) and not place.strip():
+        raise ValueError("expected a path (an empty one would be the current directory)")
+    return place
+
+
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 """Pattern of a name that serves as a directory's name."""
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
@@ -39,8 +45,8 @@ _as_stored = PlainSerializer(
     return_type=str,
     when_used="json",
 )
-AbsolutePlace = Annotated[Path | str, AfterValidator(absolute_place), _as_stored]
-AbsolutePath = Annotated[Path, AfterValidator(absolute), _as_stored]
+AbsolutePlace = Annotated[Path | str, BeforeValidator(_not_blank), AfterValidator(absolute_place), _as_stored]
+AbsolutePath = Annotated[Path, BeforeValidator(_not_blank), AfterValidator(absolute), _as_stored]
 Precision = Literal["auto", "bfloat16", "float16", "tf32", "float32"]
 Weights = Literal["float32", "bfloat16", "int8"]
 """Number format of a bundle's matrices."""

@@ -49,7 +49,7 @@ class ReadingSettings(Settings):
     """Field or column of the text, or of the body where there is a title: a string, or a list of paragraphs. Like the
     other fields, it may be inside of objects: `doc.text`."""
     title_field: str | None = None
-    """Field or column of a title; it is put before the text, with ` /SEP/ ` between them."""
+    """Field or column of a title, which some documents must have; it is put before the text, with ` /SEP/ ` between."""
     labels_field: FieldNames = "labels"
     """Field or column of the labels: a list, or a string that holds a list or labels with separators. Or several
     columns of 0 and 1, one for each label, such as `toxic,insult`; write them as a list if a name has a comma."""

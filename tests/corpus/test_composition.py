@@ -23,7 +23,7 @@ TEXTS = [(f"Müller prüft Größe {i} von 한국 w{i % 5}", ["Ökologie", f"Ma�
 APART = [(apart(text), [apart(label) for label in labels]) for text, labels in TEXTS]
 
 
-@pytest.mark.parametrize("fields", [{}, {"title_field": "title"}], ids=["columns", "records"])
+@pytest.mark.parametrize("fields", [{}, {"title_field": "id"}], ids=["text", "title"])
 def test_a_corpus_is_the_same_however_its_letters_were_typed(run: Prepare, fields: dict[str, Any]) -> None:
     half = [*TEXTS[:15], *APART[15:]]
     one, other = (

@@ -42,6 +42,33 @@ def test_a_header_names_the_columns(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("uri,altLabel,prefLabel", "{uri},feline,{name}"),
+        ("notation,uri,Bezeichnung", "{number},{uri},{name}"),
+        ("uri,notation,Bezeichnung", "{uri},{number},{name}"),
+    ],
+)
+def test_names_are_in_the_likeliest_column(tmp_path: Path, header: str, row: str) -> None:
+    rows = [row.format(uri=URIS[i], number=i, name=name) for i, name in enumerate(("cat", "dog"))]
+    (tmp_path / "n.csv").write_text("\n".join([header, *rows]))
+    assert name_labels(URIS, tmp_path / "n.csv") == ["cat", "dog", URIS[2]]
+
+
+def test_the_first_name_of_a_label_counts(tmp_path: Path) -> None:
+    rows = ["1\tcat", "2\t", "2\tdog", "1\tKatze", "2\tHund"]
+    (tmp_path / "n.tsv").write_text("\n".join(rows))
+    assert name_labels(["1", "2"], tmp_path / "n.tsv") == ["cat", "dog"]
+
+
+@pytest.mark.parametrize("lines", ["1\t \n2\t\n3\tdog\n", "\n\n\ndog\n", "1\t \n"])
+def test_a_blank_is_no_name(tmp_path: Path, lines: str) -> None:
+    (tmp_path / "n.tsv").write_text(lines)
+    with pytest.raises(SettingsError, match=r"names [01] of 3 labels"):
+        name_labels(["1", "2", "3"], tmp_path / "n.tsv")
+
+
+@pytest.mark.parametrize(
     ("lines", "labels", "names"),
     [
         ("cats\n\n big, dogs \n", ["0", "1", "2"], ["cats", "1", "big, dogs"]),

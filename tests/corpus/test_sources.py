@@ -130,6 +130,12 @@ def test_a_byte_order_mark_is_no_error(tmp_path: Path) -> None:
     assert isinstance(record, Document)
 
 
+def test_byte_order_marks_of_files_that_were_put_together_are_no_error(tmp_path: Path) -> None:
+    part = b"\xef\xbb\xbf" + b'{"text": "\xef\xbb\xbfa", "labels": ["x"]}\n'
+    write(tmp_path / "a.jsonl", part * 3)
+    assert [record.text for record in JsonLines(tmp_path / "a.jsonl").read()] == ["\ufeffa"] * 3
+
+
 def test_gzip_is_told_by_its_bytes(tmp_path: Path) -> None:
     plain = write(tmp_path / "a.jsonl.gz", record_lines(3))
     zipped = write(tmp_path / "b.jsonl", gzip.compress(record_lines(2)) + gzip.compress(record_lines(1)))
@@ -202,7 +208,7 @@ def test_every_line_is_accounted_for_once(lines: list[bytes]) -> None:
     for record in records:
         if isinstance(record, Document):
             "".join((record.text, record.id, *record.labels)).encode("utf-8")
-    numbered = enumerate(content.removeprefix(codecs.BOM_UTF8).split(b"\n"), start=1)
+    numbered = enumerate((line.removeprefix(codecs.BOM_UTF8) for line in content.split(b"\n")), start=1)
     assert [record.line for record in records] == [number for number, line in numbered if line.strip()]
 
 
@@ -231,6 +237,24 @@ def test_readers_of_files_globs_and_directories(tmp_path: Path, monkeypatch: pyt
     monkeypatch.chdir(tmp_path)
     assert listed("b.jsonl", tmp_path / "b.jsonl", "dee*/*") == ["b.jsonl", "deep/f.jsonl"]
     assert listed_readers([]) == []
+
+
+def test_a_file_is_read_once_whatever_links_lead_to_it(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "train_raw_texts.txt", "train_labels.txt", "other_labels.txt"):
+        write(tmp_path / name, b"")
+    (tmp_path / "latest.jsonl").symlink_to("a.jsonl")
+    (tmp_path / "z").symlink_to(tmp_path)
+    (tmp_path / "other_raw_texts.txt").symlink_to("train_raw_texts.txt")  # with other labels
+    readers = listed_readers([tmp_path, tmp_path / "z", f"{tmp_path}/z/*.jsonl"], source="auto")
+    found = [reader.path.name for reader in readers]
+    assert found == ["a.jsonl", "other_raw_texts.txt", "train_raw_texts.txt"]
+
+
+def test_a_glob_below_a_directory_with_brackets(tmp_path: Path) -> None:
+    for name in ("old [1]/a.jsonl", "old [1]/b/c.ndjson", "old 1/no.jsonl"):
+        write(tmp_path / name, b"")
+    found = [reader.path.name for reader in listed_readers([f"{tmp_path}/old [1]/**/*json*", f"{tmp_path}/old [1]/b"])]
+    assert found == ["a.jsonl", "c.ndjson"]
 
 
 def test_missing_places_are_named(tmp_path: Path) -> None:

@@ -187,6 +187,23 @@ def rows_of(path: Path, content: str | bytes, **given: Any) -> list[Any]:
     return [(r.line, r.text, *r.labels) if isinstance(r, Document) else (r.line, r.reason) for r in records]
 
 
+def test_files_that_were_put_together_are_read_as_such(tmp_path: Path) -> None:
+    part = "\ufefftext,labels\r\n{},x\r\n"
+    found = rows_of(tmp_path / "a.csv", part.format("a") + part.format("b") + "text,y\r\n")
+    assert found == [(2, "a", "x"), (4, "b", "x"), (5, "text", "y")]
+
+
+def test_a_blank_after_each_delimiter_is_no_part_of_a_cell(tmp_path: Path) -> None:
+    rows = '"a, b", "x; y"\n c,z \n"d", "x"\n'
+    found = rows_of(tmp_path / "a.csv", f"text, labels\n{rows}")
+    assert found == [(2, "a, b", "x", "y"), (3, "c", "z"), (4, "d", "x")]
+    assert rows_of(tmp_path / "a.csv", f'"text", "labels"\n{rows}') == found
+    semicolons = '"text"; "labels"\nsay "a"; "x; y"\n'
+    assert rows_of(tmp_path / "a.csv", semicolons) == [(2, 'say "a"', "x", "y")]
+    # Only the header tells: a quote after a blank is a character elsewhere.
+    assert rows_of(tmp_path / "a.csv", 'text,labels\n "a" b,x\n') == [(2, ' "a" b', "x")]
+
+
 def test_a_stray_quote_takes_no_rows_with_it_unseen(tmp_path: Path) -> None:
     found = rows_of(tmp_path / "a.csv", 'text,labels\nA dog.,"pets\nA third.,news\nA fourth.,sport\n')
     assert [row[0] for row in found] == [2, 3, 4] and all(len(row) == 2 for row in found)

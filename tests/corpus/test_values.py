@@ -77,6 +77,10 @@ NAN = float("nan")
         ("['x'] and ['y']", ["['x'] and ['y']"]),
         ("['x", ["['x"]),
         ("(1999)", ["(1999)"]),
+        (
+            "law &amp; order;R&D; a&#39;s\nM&uuml;ller;q&a;b",
+            ["law &amp; order", "R&D", "a&#39;s", "M&uuml;ller", "q&a", "b"],
+        ),
     ],
 )
 def test_labels(value: Any, labels: list[str]) -> None:

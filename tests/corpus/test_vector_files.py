@@ -93,6 +93,20 @@ def test_what_is_wrong_is_named(tmp_path: Path, content: bytes, reason: str) -> 
         load_known_vectors(path, ["b"])
 
 
+@pytest.mark.parametrize("first", ["", "2 2\n"])
+def test_a_byte_order_mark_is_no_part_of_the_first_word(tmp_path: Path, first: str) -> None:
+    (tmp_path / "v.txt").write_text(f"\ufeff{first}a 1 2\nb 3 4\n", encoding="utf-8")
+    assert load_known_vectors(tmp_path / "v.txt", ["a", "b"])[0].all()
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-1e99"])
+def test_a_vector_that_is_not_finite_is_named(tmp_path: Path, number: str) -> None:
+    (tmp_path / "v.txt").write_text(f"a 1 2\nb 3 4\nc 5 {number}\n")
+    with pytest.raises(SettingsError, match="'c'"):
+        read_vectors(tmp_path / "v.txt", ["<padding>", "<unknown>", "c", "a"], 0)
+    assert read_vectors(tmp_path / "v.txt", ["<padding>", "<unknown>", "b", "a"], 0)[1] > 0.5  # c is not needed
+
+
 def test_an_archive_of_two_files_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "v.zip"
     with zipfile.ZipFile(path, "w") as archive:

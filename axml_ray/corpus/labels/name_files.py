@@ -57,12 +57,12 @@ def name_labels(labels: Sequence[str], path: Path) -> list[str]:
     log.info("prepare: %s names %s of %s labels (%s%s)", path, f"{named:,}", f"{len(labels):,}", columns, example)
     if named < MIN_NAMED_SHARE * len(labels):
         keys = [key for key in names if key not in known]
-        key = keys[min(1, len(keys) - 1)] if keys else next(iter(names))  # the first one may be a header
+        key = keys[min(1, len(keys) - 1)] if keys else next(iter(names), "")  # the first one may be a header
         raise SettingsError(
             f"corpus.label_names: {path} names {named:,} of {len(labels):,} labels ({columns}). It has {key!r}, the "
             f"corpus {missing[0]!r}; write lines of label, tab, name, with labels as in the corpus"
         )
-    return [name or label for label, name in zip(labels, found, strict=True)]
+    return [label if name is None else name for label, name in zip(labels, found, strict=True)]
 
 
 def read_rows(path: Path) -> Rows:
@@ -102,7 +102,7 @@ def _numbered_names(lines: list[str], known: Collection[str]) -> dict[str, str]:
     largest = max((int(label) for label in known if label.isdecimal()), default=0)
     if _NAMES_HEADER.fullmatch(lines[0]) and len(lines) > largest + ("0" in known):
         del lines[0]
-    return {str(number): name for number, name in enumerate(lines, numbered_from(known, len(lines)))}
+    return {str(number): name for number, name in enumerate(lines, numbered_from(known, len(lines))) if name}
 
 
 def _tabled_names(rows: list[list[str]], known: set[str]) -> tuple[dict[str, str], str]:
@@ -113,13 +113,21 @@ def _tabled_names(rows: list[list[str]], known: set[str]) -> tuple[dict[str, str
     width = min(map(len, rows))
     of_keys = [column for column in range(width) if _KEY_COLUMN.fullmatch(rows[0][column])] or [0]
     of_label = max(of_keys, key=lambda column: len({_key(cells[column]) for cells in rows} & known))
-    other_columns = [column for column in range(width) if column != of_label]
     header = rows[0] if _key(rows[0][of_label]) not in known else []
-    of_name = next(
-        (column for column in other_columns if header and _NAME_COLUMN.fullmatch(header[column])), other_columns[0]
-    )
+
+    def rank(column: int) -> int:
+        """Return how far a column is from names: preferred ones, alternative ones, anything else, other keys."""
+        if header and _NAME_COLUMN.fullmatch(header[column]):
+            return int(header[column].lower().startswith("alt"))
+        return 3 if column in of_keys else 2
+
+    of_name = min((column for column in range(width) if column != of_label), key=rank)
     columns = f"names of column {of_name + 1}, labels of column {of_label + 1}"
-    return {_key(cells[of_label]): cells[of_name] for cells in rows}, columns
+    names: dict[str, str] = {}
+    for cells in rows:  # of several of a label, such as one for each language, the first that has a name counts
+        if cells[of_name]:
+            names.setdefault(_key(cells[of_label]), cells[of_name])
+    return names, columns
 
 
 def _read_lines(path: Path) -> list[str]:

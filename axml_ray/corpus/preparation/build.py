@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 from scipy import sparse
 
 from axml_ray.cluster.connection import connect
@@ -30,7 +31,15 @@ from axml_ray.corpus.labels.label_features import keep_strongest, label_ranges, 
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.labels.name_files import name_labels
 from axml_ray.corpus.preparation import tasks
-from axml_ray.corpus.preparation.checks import check_ids, check_not_one_hot, segmentation_warning, separator_warning
+from axml_ray.corpus.preparation.checks import (
+    check_ids,
+    check_not_one_hot,
+    check_titles,
+    lookalike_warning,
+    overlap_warning,
+    segmentation_warning,
+    separator_warning,
+)
 from axml_ray.corpus.preparation.input_changes import Inputs
 from axml_ray.corpus.preparation.merging import merge_labels, merge_words
 from axml_ray.corpus.preparation.passes import (
@@ -93,13 +102,22 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
     rejected = sum(rejections.values())
     log.info("prepare: read %s documents from %s (%s rejected)", f"{len(given):,}", files, f"{rejected:,}")
     check_not_one_hot(staged.paths)
+    if settings.title_field:
+        check_titles(staged.paths, settings.title_field)
+    warnings: list[str] = []
+
+    def warn(warning: str | None) -> None:
+        if warning:
+            warnings.append(warning)
+            log.warning("prepare: WARNING: %s", warning)
+
     has_separator = any(isinstance(reader, SeparatedValues) for _, reader in readers)
-    warnings = [separator_warning(staged.paths, settings.label_separator if has_separator else "")]
+    warn(separator_warning(staged.paths, settings.label_separator if has_separator else ""))
     if settings.segmentation == "words":
         of_blocks = zip(staged.paths, given[staged.starts[:-1]], strict=True)
-        warnings.append(segmentation_warning([path for path, split in of_blocks if split == TRAIN]))
-    for warning in filter(None, warnings):
-        log.warning("prepare: WARNING: %s", warning)
+        warn(segmentation_warning([path for path, split in of_blocks if split == TRAIN]))
+    if not settings.drop_duplicates:
+        warn(overlap_warning(summary["duplicates"]["also_in_train"], by_split(staged.split)))
 
     def count(task: Callable[..., Any], what: str, **more: Any) -> None:
         """Count something in all blocks; each task writes its counts next to them."""
@@ -120,6 +138,7 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
         raise SettingsError(f"corpus.min_label_count is {settings.min_label_count}: no label occurs so often")
     if not labels["trained"]:
         raise SettingsError(f"{describe_split('train')}: no training document has a label")
+    warn(lookalike_warning(pq.read_table(work / "labels.parquet", columns=["label"])["label"]))
     if settings.continues is not None:
         check_kept_labels(work, settings.continues)
     if settings.label_names is not None:
@@ -142,6 +161,8 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
             f"{documents['valid']:,}", f"{drawn_valid:,}", f"{settings.valid_documents:,}",
         )  # fmt: skip
     summary["empty_texts"] = by_split(staged.split[staged.facts["words"] == 0])
+    if summary["empty_texts"]["train"] == documents["train"]:
+        raise SettingsError(f"{describe_split('train')}: no text has a word; is corpus.text_field the field of texts?")
     summary["cut_texts"] = by_split(staged.split[staged.facts["cut"]])
     staged.facts = staged.facts[:0]  # not needed any more, and large
 
@@ -227,7 +248,7 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
             "documents": documents,
             **summary,
             "labels_dropped_as_rare": labels["all"] - labels["labels"],
-            "warnings": list(filter(None, warnings)),
+            "warnings": warnings,
             "labels_unseen_in_train": {"valid": labels["unseen_valid"], "test": labels["unseen_test"]},
         },
         "word_vector_coverage": coverage,

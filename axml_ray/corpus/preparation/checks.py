@@ -1,11 +1,13 @@
-"""Checks of the staged input: repeated ids, one-hot labels, unsplit labels, and texts without blanks between words."""
+"""Checks of the staged input, which find what no single record shows: repeated ids, unsplit labels, and so on."""
 
 import re
+import unicodedata
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from axml_ray.core.errors import SettingsError
@@ -13,7 +15,7 @@ from axml_ray.corpus.preparation.split_assignment import DROPPED
 from axml_ray.corpus.preparation.staging import StagedBlock, StagedInput, reader_number
 from axml_ray.corpus.records.records import Document
 from axml_ray.corpus.records.values import URI, are_one_hot
-from axml_ray.corpus.text.tokenizer import UNSPACED
+from axml_ray.corpus.text.tokenizer import SEPARATOR, UNSPACED
 from axml_ray.settings import SPLITS
 
 SEPARATORS = {"|": "|", ";": ";", ",": ",", "\t": "tab", "/": "/"}
@@ -26,6 +28,10 @@ MIN_PHRASE, MIN_PHRASE_SHARE = 6, 0.1
 by their characters, in all words and such characters. Texts whose words were separated beforehand have few phrases."""
 MAX_PHRASE_BLOCKS = 16
 """Number of blocks in which phrases are looked for."""
+MIN_KNOWN_TEXTS_SHARE = 0.1
+"""Minimum share of the validation or test texts that are training texts, too."""
+UNUSUAL_BLANKS = r"\p{Cf}|[^\P{Z} ]|[\t\n\r]|  "
+"""Pattern (RE2) of what is hardly seen in a label: invisible characters, and blanks other than single spaces."""
 
 
 def check_ids(staged: StagedInput, given: np.ndarray) -> None:
@@ -58,6 +64,17 @@ def check_ids(staged: StagedInput, given: np.ndarray) -> None:
                     f"{first.id!r}; give each document its own, or set corpus.id_field to a field that no record has, "
                     "so that file and line are the id"
                 )
+
+
+def check_titles(paths: Sequence[str], field: str) -> None:
+    """Check that a text in staged blocks has a title from `field`; if none has, it is misspelt: a SettingsError."""
+    for path in paths:
+        texts = StagedBlock(Path(path)).table("documents")["text"]
+        if not pc.all(pc.starts_with(texts, f" {SEPARATOR} ")).as_py():
+            return
+    raise SettingsError(
+        f"corpus.title_field: no document has a title in {field!r}; name the field of the titles, or leave it out"
+    )
 
 
 def check_not_one_hot(paths: Sequence[str]) -> None:
@@ -112,6 +129,43 @@ def separator_warning(paths: Sequence[str], separator: str) -> str | None:
         f"{single:,} of {labelled:,} texts have exactly one label, and {containing[other]:,} of these labels "
         f"contain {SEPARATORS[other]!r}, such as {examples[other]!r}; {fix}"
     )
+
+
+def lookalike_warning(labels: pa.Array) -> str | None:
+    """Return a warning if labels differ in blanks and invisible characters only: most likely, they are the same."""
+    unusual = labels.filter(pc.match_substring_regex(labels, UNUSUAL_BLANKS)).to_pylist()
+    visible = ["".join(letter for letter in label if unicodedata.category(letter) != "Cf") for label in unusual]
+    plain = [" ".join(label.split()) for label in visible]
+    is_label = pc.is_in(pa.array(plain, pa.string()), labels).to_pylist()
+    first: dict[str, str] = {}
+    alike = [
+        (label, other)
+        for label, name, known in zip(unusual, plain, is_label, strict=True)
+        if (other := name if known else first.setdefault(name, label)) != label
+    ]
+    if not alike:
+        return None
+    (label, other), count = alike[0], f"{len(alike):,} labels differ" if len(alike) > 1 else "a label differs"
+    return (
+        f"{count} from another one in blanks or invisible characters only, such as {label!r} and {other!r}; if they "
+        "are the same, write them alike in the files"
+    )
+
+
+def overlap_warning(known_texts: dict[str, int], documents: dict[str, int]) -> str | None:
+    """Return a warning if many validation or test texts are training texts: scores are then too good.
+
+    Args:
+        known_texts: by split, the number of documents whose text is also in train.
+        documents: by split, the number of documents.
+    """
+    for split in ("test", "valid"):
+        if known_texts[split] > MIN_KNOWN_TEXTS_SHARE * documents[split]:
+            return (
+                f"{known_texts[split]:,} of {documents[split]:,} texts of corpus.{split} are also in train, so scores "
+                "will be too good; leave them out of one, or set corpus.drop_duplicates to true"
+            )
+    return None
 
 
 def segmentation_warning(paths: Sequence[str]) -> str | None:

@@ -75,7 +75,13 @@ def assign_splits(
     same = (high[order][1:] == high[order][:-1]) & (low[order][1:] == low[order][:-1])
     repeated = np.concatenate([[False], same])
     within = np.concatenate([[False], same & (split[order][1:] == split[order][:-1])])
-    duplicates = {"within": by_split(split[order[within]]), "across_splits": int((repeated & ~within).sum())}
+    text = np.cumsum(~repeated)
+    is_known = np.isin(text, text[split[order] == TRAIN]) & (split[order] != TRAIN)
+    duplicates = {
+        "within": by_split(split[order[within]]),
+        "across_splits": int((repeated & ~within).sum()),
+        "also_in_train": by_split(split[order[is_known]]),
+    }
     left_out = {"duplicates": 0, "not_drawn": 0}
     if settings.drop_duplicates:
         split[order[repeated]] = DROPPED

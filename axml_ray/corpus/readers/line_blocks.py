@@ -55,13 +55,12 @@ class LineRange:
 def read_line_blocks(file: SourceFile, size: int) -> Iterator[bytes | Damage]:
     """Stream a text file as blocks of about `size` bytes (decompressed) of whole lines, and `Damage`, in order.
 
-    The last line may lack its line feed. A byte order mark at the beginning is removed.
+    The last line may lack its line feed. Byte order marks before lines are removed: of the file, or of those in it.
 
     Raises:
         OSError: the file cannot be opened or read.
     """
     with open_text(file) as stream:
-        byte_order_mark = codecs.BOM_UTF8
         while True:
             content, damage = read_bytes(stream, size)
             if not content and not damage:
@@ -74,8 +73,8 @@ def read_line_blocks(file: SourceFile, size: int) -> Iterator[bytes | Damage]:
                     too_long, damage = True, _skip_line(stream)
             whole = content.rfind(b"\n") + 1 if damage or too_long else len(content)
             if whole:
-                yield content[:whole].removeprefix(byte_order_mark)
-                byte_order_mark = b""
+                lines = content[:whole].removeprefix(codecs.BOM_UTF8)
+                yield lines.replace(b"\n" + codecs.BOM_UTF8, b"\n")
             if too_long:
                 yield Damage(f"longer than {LONGEST_LINE >> 20} MiB", 1)
             if damage:

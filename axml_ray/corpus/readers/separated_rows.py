@@ -11,6 +11,7 @@ import csv
 import re
 import sys
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from axml_ray.corpus.readers.line_blocks import LONGEST_LINE, Damage
 
@@ -89,13 +90,16 @@ def read_rows(
     like others, is by default found out at the first quote.
     """
     csv.field_size_limit(min(LONGEST_LINE, sys.maxsize))
+    # A quote opens a cell after a blank, too, if a blank follows each delimiter of the header: `text, "labels"`.
+    is_padded = 0 < lines.peek().count(delimiter) == lines.peek().count(f"{delimiter} ")
+    form: dict[str, Any] = {"delimiter": delimiter, "strict": True, "skipinitialspace": is_padded}
     escape = re.compile(rf'\\["{re.escape(delimiter)}]')
     # The module `csv` would drop the backslash of `C:\temp`, which escapes nothing, so it is doubled.
     backslash = re.compile(rf'(\\["\\{re.escape(delimiter)}])|\\')
     unescaped = map(lambda line: backslash.sub(lambda match: match[1] or r"\\", line), lines)
     # Strict, because otherwise a cell that begins with a stray quote would swallow the rows after it.
-    reader: Iterator[list[str]] = csv.reader(lines, delimiter=delimiter, strict=True)
-    other: Iterator[list[str]] = csv.reader(unescaped, delimiter=delimiter, strict=True, escapechar="\\")
+    reader: Iterator[list[str]] = csv.reader(lines, **form)
+    other: Iterator[list[str]] = csv.reader(unescaped, **form, escapechar="\\")
     while True:
         lines.begin_row()
         if literal is None and '"' in lines.peek():

@@ -61,8 +61,9 @@ def list_files(pattern: Path | str, suffixes: tuple[str, ...]) -> list[SourceFil
                 raise ValueError(f"{path} is a stream, such as a pipe; write its content to a file, and name that")
             files = [path]
         else:  # Path.glob would also match hidden files, and it refuses absolute patterns.
-            matches = glob.glob(str(path), recursive=True)  # noqa: PTH207
-            files = [file for file in map(Path, matches) if file.is_file()]
+            base = next(parent for parent in path.parents if parent.is_dir())  # its name may have brackets
+            matches = glob.glob(str(path.relative_to(base)), root_dir=base, recursive=True)  # noqa: PTH207
+            files = [base / name for name in matches if (base / name).is_file()]
     if files:
         return sorted(files)
     if not is_directory:

@@ -23,7 +23,7 @@ from axml_ray.settings import ReadingSettings
 
 __all__ = ["Document", "InstalledPackage", "Reader", "Rejection", "installed_package_readers", "open_readers"]
 
-_JSON = (".jsonl", ".json")
+_JSON = (".jsonl", ".json", ".ndjson")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ _RECOGNISED = tuple(suffix for name, form in FORMATS.items() if name != "plain_t
 def open_readers(
     patterns: Sequence[str | Path], settings: ReadingSettings, *, labelled: bool = True, otherwise: str = "plain_text"
 ) -> list[Reader]:
-    """Return the readers of all files that the patterns name, sorted by path, each file once.
+    """Return the readers of all files that the patterns name, sorted by path, each file once, also if links lead to it.
 
     Args:
         patterns: files, directories, globs or URLs; see `source_files.list_files`. The directory of a data set saved by
@@ -108,7 +108,11 @@ def open_readers(
             files = list_files(pattern, (*suffixes, *FORMATS["plain_text"].suffixes))
         for file in files:
             readers[str(file)] = _reader(file, settings, fields, otherwise)
-    return name_apart([reader for _, reader in sorted(readers.items())])
+    once: dict[tuple[SourceFile, ...], Reader] = {}
+    for _, reader in sorted(readers.items()):
+        files = [getattr(reader, name) for name in ("path", "labels_path") if hasattr(reader, name)]
+        once.setdefault(tuple(file.resolve() if isinstance(file, Path) else file for file in files), reader)
+    return name_apart(list(once.values()))
 
 
 def name_apart(readers: Sequence[Reader]) -> list[Reader]:

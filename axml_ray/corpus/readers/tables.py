@@ -232,6 +232,7 @@ class SeparatedValues:
             delimiter = delimiter or stated[1]
         delimiter = delimiter or self._delimiter_of(lines.peek())
         names: list[str] | None = None
+        header: list[str] = []
         for line, row in read_rows(lines, delimiter):
             if not isinstance(row, str):
                 row = next(filter(None, map(_why_not_utf8, row)), row)
@@ -241,6 +242,7 @@ class SeparatedValues:
                 names = [name.strip() for name in row]
                 try:
                     _columns_to_read(self.fields, names)
+                    header = row
                     continue
                 except MissingColumn as error:
                     if not self._lacks_header(names, delimiter, lines):
@@ -249,6 +251,8 @@ class SeparatedValues:
                     names = [self.fields.text, *self.fields.label_fields]
             if isinstance(row, str):
                 yield Rejection(file=file, line=line, reason=row)
+                continue
+            if row == header:  # of another file that was appended to this one
                 continue
             cells = (None if cell == NULL else cell for cell in row)
             yield read_document(self.fields, self.path, line, dict(zip(names, cells, strict=True)))

@@ -30,6 +30,12 @@ _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 URI = r"<?(?:[A-Za-z][A-Za-z0-9+.\-]*://|(?i:urn|info|doi):)"
 """Regular expression (RE2) of the beginning of a URI, which may be in angle brackets."""
 _BRACKETED_URIS = re.compile(r"\s*(?:<[^<>\s]+:[^<>\s]+>[\s;,|]*)+")
+_REFERENCE = (
+    r"&(?:#\d+|#[xX][\da-fA-F]+|amp|lt|gt|quot|apos|nbsp"
+    r"|[A-Za-z]{1,2}(?:uml|acute|grave|circ|tilde|cedil|lig|ring|slash));"
+)
+_PARTS_WITH_REFERENCES = re.compile(rf"(?:{_REFERENCE}|[^;\n])+")
+"""Parts between semicolons and lines; the semicolon of a character reference of HTML, `&amp;`, separates nothing."""
 _BARE_LIST = re.compile(r"\[([^\[\]{}]*)\]|\{([^\[\]{}]*)\}")
 """A list whose strings need no quotes, as Spark (`[fine art, law]`) and PostgreSQL (`{"fine art",law}`) write it."""
 _BARE_PARTS = re.compile(r'\s*"((?:[^"\\]|\\.)*)"|([^,]+)', re.DOTALL)
@@ -184,6 +190,8 @@ def _split(text: str, separator: str) -> list[Any] | dict[str, Any]:
             return inside.split(separator)
         if not inside.lstrip().startswith("'"):
             return [re.sub(r"\\(.)", r"\1", quoted) or plain for quoted, plain in _BARE_PARTS.findall(inside)]
+    if separator == ";" and "&" in text:
+        return _uris(text, separator) or _PARTS_WITH_REFERENCES.findall(text)
     return _uris(text, separator) or [part for line in text.split("\n") for part in line.split(separator)]
 
 

@@ -9,6 +9,7 @@
 All but the first may be compressed; see `text_streams`.
 """
 
+import codecs
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -107,7 +108,10 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
     """Open a file, decompressed; errors in the block become a SettingsError."""
     try:
         with open_decompressed(path) as file:
-            yield io.BufferedReader(file, _BUFFER_BYTES)  # type: ignore[type-var]
+            content = io.BufferedReader(file, _BUFFER_BYTES)  # type: ignore[type-var]
+            if content.peek(3)[:3] == codecs.BOM_UTF8:
+                content.read(3)
+            yield content
     except SettingsError:
         raise
     except (EOFError, OSError, ValueError) as error:

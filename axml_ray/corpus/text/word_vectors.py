@@ -44,7 +44,7 @@ def read_vectors(path: Path, words: list[str], seed: int) -> tuple[np.ndarray, f
     Returns float32 [len(words), dimension], and the share of `words` that are in the file.
 
     Raises:
-        SettingsError: a file is missing or invalid, or contains none of the words.
+        SettingsError: a file is missing or invalid, contains none of the words, or a vector that is not finite.
     """
     known, vectors = load_known_vectors(path, words)
     if not known.any():
@@ -52,6 +52,9 @@ def read_vectors(path: Path, words: list[str], seed: int) -> tuple[np.ndarray, f
             f"corpus.word_vectors: {path}: knows none of the {len(words):,} words of the corpus; is it of another "
             "language, or in upper case?"
         )
+    if not np.isfinite(vectors).all():
+        word = words[np.flatnonzero(known)[~np.isfinite(vectors).all(axis=1)][0]]
+        raise SettingsError(f"corpus.word_vectors: {path}: the vector of {word!r} has NaN or infinity; remove it")
     return fill_unknown(known, vectors, len(words), seed)
 
 
