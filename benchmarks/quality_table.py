@@ -108,6 +108,7 @@ COMMANDS = {
 """Old flags of a recorded command and their present names, in turns."""
 
 README_ROWS = {
+    "eurlex4k_partial": ("omikuji 0.5.2, bonsai", "libpecos", "napkinxc 0.7.2, one_vs_all", "axml-ray, 3 trees, auto"),
     "eurlex57k": ("LibMultiLabel, 15 linear trees", "omikuji 0.5.2, Bonsai", "BERT-LWAN", "axml-ray, 3 trees"),
     "tibkat": ("omikuji, Bonsai", "Annif, Bonsai", "Annif, XR-Transformer", "axml-ray, 3 trees"),
     "docstrings": ("omikuji 0.5.2, parabel", "omikuji 0.5.2, bonsai", "libpecos", "axml-ray, 3 trees"),
