@@ -5,6 +5,7 @@ for tag in tagger.tag(["A text about sparse matrices."])[0]:
     print(tag.name, tag.probability)
 """
 
+import functools
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
@@ -151,10 +152,10 @@ class Tagger:
         """
         return hub.publish(self.bundle, repo_id, private=private, token=token, commit_message=commit_message)
 
-    @property
-    def labels(self) -> Sequence[str]:
+    @functools.cached_property
+    def labels(self) -> tuple[str, ...]:
         """All labels, by falling frequency in training."""
-        return self.codec.index.labels
+        return tuple(self.codec.index.labels)
 
     def tag(
         self,

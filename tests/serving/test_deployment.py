@@ -82,7 +82,7 @@ def test_every_setting_is_a_flag(name: str) -> None:
         assert vars(only_flags("", add_flags, [f"{flag}=1"])) == {name: "1"}
 
 
-@pytest.mark.parametrize("line", ["{", "[]", '{"text": 1}', "\ufeff"])
+@pytest.mark.parametrize("line", ["{", "[]", '{"text": 1}', "\ufeffx"])
 def test_examples_that_are_none(tmp_path: Path, line: str) -> None:
     path = tmp_path / "examples.jsonl"
     path.write_text('{"text": "w1"}\n' + line + "\n", encoding="utf-8")

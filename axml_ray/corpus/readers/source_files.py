@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyarrow import fs
 
 COMPRESSION_SUFFIXES = (".gz", ".zst", ".bz2", ".xz", ".lzma", ".lz4", ".zip")
-STREAMS = ("/dev/stdin", "/dev/fd/", "/proc/")
+STREAMS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
 """Paths that mean another file in each process."""
 
 SourceFile = Path | str
