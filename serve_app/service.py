@@ -217,7 +217,7 @@ class Service:
         ids, scores = codec.mask(ranking, has_words, label_ids)
         tags = codec.decode(TopK(ids[:, :shown], scores[:, :shown]), threshold)
         if explain:
-            rows = zip(texts, tags, contributions, strict=True)
+            rows = zip(texts, ids.tolist(), tags, contributions, strict=True)
             tags = [await self._explained(served, *row) for row in rows]
         return TagResult(tags, np.where(has_words, tokens.lengths, 0), used, served)
 
@@ -247,15 +247,22 @@ class Service:
         return results
 
     async def _explained(
-        self, served: ServedBundle, text: str, tags: list[Tag], contributions: list[tuple[Contribution, ...]]
+        self,
+        served: ServedBundle,
+        text: str,
+        ids: list[int],
+        tags: list[Tag],
+        contributions: list[tuple[Contribution, ...]],
     ) -> list[Tag]:
-        """Return a text's tags with their explanations."""
-        codec, ids = served.codec, served.codec.ids([tag.label for tag in tags]).tolist()
+        """Return a text's tags with their explanations; `ids` are those of the ranking.
+
+        A threshold removes the last labels only, so the first ids and contributions are those of the tags.
+        """
+        codec, ids = served.codec, ids[: len(tags)]
         token_ids, spans = codec.tokenizer.encode_with_spans(text, codec.max_tokens)
         request = served.edition, token_ids, len(spans), ids
         paths = await self._path_batcher.submit(request, None, 1, len(token_ids))
         members = served.bundle.combination.members
-        # A threshold removes the last labels only, so the first contributions are those of the tags.
         explanations = assemble(text, spans, ids, codec.index, members, contributions[: len(ids)], paths)
         return [replace(tag, explanation=reasons) for tag, reasons in zip(tags, explanations, strict=True)]
 

@@ -30,7 +30,7 @@ class Strings(Sequence[str]):
     def __getitem__(self, index: slice) -> "Strings": ...
 
     def __getitem__(self, index: "int | slice") -> "str | Strings":
-        # Not operator.index, as ids are also NumPy's integers, which Arrow takes too.
+        # Ids may be NumPy's integers.
         return Strings(self._array[index]) if isinstance(index, slice) else self._array[int(index)].as_py()
 
     def __iter__(self) -> Iterator[str]:

@@ -210,9 +210,11 @@ class Tagger:
                 else:
                     best = rank_given(scored, self.ensemble.score(tokens, scored))
             best = TopK(best.labels[:, :shown], best.scores[:, :shown])
-            rows = self.codec.decode(self.codec.mask(best, self.codec.has_words(batch), label_ids), threshold)
+            best = self.codec.mask(best, self.codec.has_words(batch), label_ids)
+            rows = self.codec.decode(best, threshold)
             if explain:
-                rows = [self._explain(text, tags, scored is not None) for text, tags in zip(batch, rows, strict=True)]
+                ids, given = best.labels.tolist(), scored is not None
+                rows = [self._explain(*row, given) for row in zip(batch, ids, rows, strict=True)]
             results += rows
         return results
 
@@ -229,9 +231,12 @@ class Tagger:
         """
         return self.codec.calibration.threshold(precision=precision, count=count)
 
-    def _explain(self, text: str, tags: list[Tag], given: bool) -> list[Tag]:
-        """Return a text's tags with explanations; if the labels were given, each member scores all of them."""
-        codec, ensemble, ids = self.codec, self.ensemble, self.codec.ids([tag.label for tag in tags]).tolist()
+    def _explain(self, text: str, ids: list[int], tags: list[Tag], given: bool) -> list[Tag]:
+        """Return a text's tags with explanations; if the labels were given, each member scores all of them.
+
+        `ids` are those of the ranking. A threshold removes the last labels only, so the first are those of the tags.
+        """
+        codec, ensemble, ids = self.codec, self.ensemble, ids[: len(tags)]
         token_ids, spans = codec.tokenizer.encode_with_spans(text, codec.max_tokens)
         read, labels = ExplainedText(token_ids, len(spans)), np.array([ids], dtype=np.int32)
         with self._lock:
