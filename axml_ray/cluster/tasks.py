@@ -27,6 +27,25 @@ def as_completed(tasks: list[ray.ObjectRef]) -> Iterator[ray.ObjectRef]:
         yield from done
 
 
+def cancel(tasks: list[ray.ObjectRef], seconds: float, **options: bool) -> list[ray.ObjectRef]:
+    """Cancel the tasks that do not end by themselves at once, and return those that still run after some seconds.
+
+    Args:
+        tasks: results of the tasks.
+        seconds: the longest time to wait for their end.
+        options: those of `ray.cancel`.
+    """
+    # Ray 2.60 ends this process where it cancels a task whose result is on its way, so that result is awaited.
+    left = _unfinished(tasks, 1.0)
+    for task in left:
+        ray.cancel(task, **options)
+    return _unfinished(left, seconds)
+
+
+def _unfinished(tasks: list[ray.ObjectRef], seconds: float) -> list[ray.ObjectRef]:
+    return ray.wait(tasks, num_returns=len(tasks), timeout=seconds)[1] if tasks else []
+
+
 def map_in_tasks(
     work: Callable[..., Result],
     jobs: Iterable[T],
@@ -65,10 +84,7 @@ def map_in_tasks(
         while waiting:
             yield ray.get(waiting.popleft())
     finally:
-        if waiting:
-            for result in waiting:
-                ray.cancel(result)
-            ray.wait(list(waiting), num_returns=len(waiting), timeout=END_SECONDS)
+        cancel(list(waiting), END_SECONDS)
 
 
 def maps_in_tasks(memory: float) -> Callable[[Callable[[T], Result], Iterable[T]], Iterator[Result]]:

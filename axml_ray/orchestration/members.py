@@ -27,7 +27,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from axml_ray.cluster.capacity import check_fits, reservable_memory
 from axml_ray.cluster.connection import PREEMPTION_WATCHER
 from axml_ray.cluster.failures import failure, root_cause
-from axml_ray.cluster.tasks import ANYWHERE, maps_in_tasks
+from axml_ray.cluster.tasks import ANYWHERE, cancel, maps_in_tasks
 from axml_ray.core import storage as object_store
 from axml_ray.core.errors import JobError
 from axml_ray.core.files import check_fences
@@ -307,11 +307,8 @@ def _finished_members(
                     yield spec, result
     except Exception:
         # An interrupt first, so that Ray Train releases the resources of a worker group, then by force.
-        left = list(waiting)
-        for task in left:
-            ray.cancel(task, recursive=False)
-        for task in ray.wait(left, num_returns=len(left), timeout=END_SECONDS)[1] if left else []:
-            ray.cancel(task, force=True)
+        left = cancel(list(waiting), END_SECONDS, recursive=False)
+        cancel(left, 0, force=True)
         raise
     if failures:
         causes = [failure(error, message) for message, error in failures.items()]
