@@ -39,6 +39,8 @@ def ids(tokenizer: Tokenizer, text: str, max_tokens: int = 500) -> list[int]:
         ("... --- !? € ☃ <b>", ["b"]),
         ("❤\ufe0f \u0301 \u203f", []),  # marks and connectors alone are no words
         ("_ a", ["_", "a"]),
+        ("\ufeffCo\xadop\xad\n erative می\u200cخواهم x\u2060y a\u200bb", ["cooperative", "میخواهم", "xy", "a", "b"]),
+        ("Rah\xad Do; \xad, e\xad\u0301", ["rah", "do", "é"]),  # a capital letter begins a word
         ("A Title /SEP/ The BODY", ["a", "title", SEPARATOR, "the", "body"]),
         ("a/SEP/b /SEP//SEP/", ["a", SEPARATOR, "b", SEPARATOR, SEPARATOR]),
         ("/sep/ SEP", ["sep", "sep"]),
@@ -99,7 +101,10 @@ def test_a_saved_tokenizer_is_the_same(tmp_path: Path) -> None:
 
 
 texts = st.lists(
-    st.one_of(st.text(max_size=20), st.sampled_from(["Cat", " ", "/SEP/", "sep", "/", "İstanbul", "ΟΔΟΣ", "e\u0301"]))
+    st.one_of(
+        st.text(max_size=20),
+        st.sampled_from(["Cat", " ", "/SEP/", "sep", "/", "İstanbul", "ΟΔΟΣ", "e\u0301", "\xad", "\u200d"]),
+    )
 ).map("".join)
 
 
@@ -197,7 +202,19 @@ def test_characters_that_are_counted_as_words_are_words() -> None:
     assert len(letters) > 70_000 and all(split(f"a{letter}b") == ["a", letter, "b"] for letter in letters)
 
 
-LONG = [*"a .,;/_-é²Ⅷ日学กิ่ບກ်ក្ぁア本\u0301\u0338\u3099\n", "/SEP/", "İ", "word", "한국", "।", "हिन्दी", "\u3000", "‿"]
+LONG = [
+    *"a .,;/_-é²Ⅷ日学กิ่ບກ်ក្ぁア本\u0301\u0338\u3099\n",
+    "/SEP/",
+    "İ",
+    "word",
+    "한국",
+    "।",
+    "हिन्दी",
+    "\u3000",
+    "‿",
+    "\xad",
+    "\u200d",
+]
 
 
 @settings(max_examples=300)

@@ -171,12 +171,23 @@ def labels_of(value: Any, field: str, separator: str = ";", names: Sequence[str]
         value = _split(value, separator)
     elif isinstance(value, bool):
         raise ValueError(f"{field!r} is a boolean, not a list of labels")
-    values = value if type(value) is list and _PLAIN.issuperset(map(type, value)) else list(flat(value))
+    if type(value) is list and _PLAIN.issuperset(map(type, value)):
+        values = value
+    else:
+        _check_no_weights(value)
+        values = list(flat(value))
     # As many numbers as classes, which cannot all differ: ones and zeros instead of the classes' numbers.
     if 2 < len(names) == len(values) and all(isinstance(each, numbers.Real) and each in (0, 1) for each in values):
         values = [name for name, each in zip(names, values, strict=True) if each]
     labels = (_label(each, number, field, names) for number, each in enumerate(values, start=1))
     return tuple(label for label in labels if label)
+
+
+def _check_no_weights(value: Any) -> None:
+    """Raise ValueError for pairs of a label and its weight, which would be read as two labels."""
+    for number, each in enumerate(value if isinstance(value, list | tuple | np.ndarray) else (), start=1):
+        if isinstance(each, list | tuple) and list(map(type, each)) in ([str, float], [str, int]):
+            raise ValueError(f"label {number} is a string with a number, {reprlib.repr(each)}; give the strings alone")
 
 
 def _split(text: str, separator: str) -> list[Any] | dict[str, Any]:

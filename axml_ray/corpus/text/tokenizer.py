@@ -2,6 +2,7 @@
 
 - Texts are composed first (Unicode's NFC). Words are lower-cased runs of letters, digits, underscores and marks of any
   script; all other characters are dropped. `/SEP/`, between title and body, is a word that keeps its case.
+- Invisible characters within a word do not divide it (Unicode's Annex 29), nor do a soft hyphen and a line's end.
 - With `segmentation: characters`, each character of a script without blanks between words is a word, with its marks.
 - With `subwords`, a word outside the vocabulary is written as words of the vocabulary, by WordPiece's longest-match
   search (Wu et al. 2016, arXiv:1609.08144): "gestaltungszugewinn" becomes "gestaltungs" and "zugewinn". There is no
@@ -34,6 +35,9 @@ UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}
 """Pattern of the characters of scripts that are written without blanks between words."""
 _UNSPACED_CHARACTER = rf"{UNSPACED}\p{{M}}*"
 
+_INVISIBLE = "\u00ad\u061c\u180e\u200c-\u200f\u202a-\u202e\u2060-\u206f\ufeff"
+"""Soft hyphens, joiners, marks of direction and order; not the zero-width space, which stands between words."""
+_INVISIBLE_IN_WORDS = rf"\u00ad\s+(?=\p{{Ll}})|[{_INVISIBLE}]"
 _BREAKS = r"\s,.;:!?()、。，；：！？（）"
 _LETTERS = (
     "\u3041-\u3096\u30a1-\u30fa\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0002a6df"  # Hiragana, Katakana, Han
@@ -41,15 +45,16 @@ _LETTERS = (
     "\u1000-\u102a\u1780-\u17b3"  # Burmese, Khmer
 )
 """Characters that `UNSPACED` matches, though not all of them, because Python's patterns know no scripts."""
-_PARTS = {
-    "words": re.compile(rf"\w[^{_BREAKS}]*"),
-    "characters": re.compile(rf"[{_LETTERS}]|\w[^{_BREAKS}{_LETTERS}]*"),
-}
+_RUNS = {"words": rf"\w[^{_BREAKS}]*", "characters": rf"\w[^{_BREAKS}{_LETTERS}]*"}
+_LINES = {segmentation: rf"{run}(?:(?<=\xad)\s+{run})*" for segmentation, run in _RUNS.items()}
+_PARTS = {"words": re.compile(_LINES["words"]), "characters": re.compile(rf"[{_LETTERS}]|{_LINES['characters']}")}
 """Pattern of parts of a text, each of which is at least one word, by segmentation. No word is in two of them."""
 LONG_TEXT = 16
 """Number of characters per word that is read from which on a text is cut before it is split into words."""
 BATCH_CHARACTERS = 2 << 20
 """Approximate number of characters that are encoded at a time: the library needs a hundred bytes for each word."""
+
+_VISIBLE = normalizers.Sequence([normalizers.Replace(Regex(_INVISIBLE_IN_WORDS), ""), normalizers.NFC()])
 
 Segmentation = Literal["words", "characters"]
 
@@ -72,7 +77,7 @@ class Tokenizer:
         options = {"continuing_subword_prefix": "", "max_input_chars_per_word": LONGEST_WORD} if subwords else {}
         model = models.WordPiece if subwords else models.WordLevel
         fast = FastTokenizer(model(vocabulary, unk_token=_SPECIAL[UNKNOWN], **options))
-        fast.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
+        fast.normalizer = normalizers.Sequence([_VISIBLE, normalizers.Lowercase()])
         word_splitter = pre_tokenizers.Split(Regex(_WORD), behavior="removed", invert=True)
         if segmentation == "characters":
             character_splitter = pre_tokenizers.Split(Regex(_UNSPACED_CHARACTER), behavior="isolated")
@@ -150,7 +155,7 @@ class Tokenizer:
         return np.array(encoding.ids[:max_tokens] or [UNKNOWN], dtype=np.int32), spans
 
     def lower(self, letters: Sequence[str]) -> list[str]:
-        """Return single characters in lower case; one may become two."""
+        """Return single characters in lower case; one may become two, and an invisible one none."""
         return [self._fast.normalizer.normalize_str(letter) for letter in letters]
 
     def split(self, text: str) -> list[str]:
@@ -163,6 +168,11 @@ class Tokenizer:
         text = text.replace(SEPARATOR, " ")
         # The search is fast because it ends at the first letter; `split` knows newer Unicode letters than Python does.
         return bool(re.search(r"\w", text) or self.split(text))
+
+
+def without_invisible(text: str) -> str:
+    """Return a text composed and without the invisible characters that may stand within its words."""
+    return str(_VISIBLE.normalize_str(text))
 
 
 def beginning(text: str, max_tokens: int, segmentation: Segmentation = "words") -> str:

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from axml_ray.corpus.text.tokenizer import SEPARATOR, Segmentation, beginning, split_words, splitter
+from axml_ray.corpus.text.tokenizer import SEPARATOR, Segmentation, beginning, split_words, splitter, without_invisible
 
 CHUNK_CHARACTERS = 1 << 20
 """Characters that are split at a time, so that they fit into the processor's cache."""
@@ -85,9 +85,15 @@ def _split_words(texts: list[str]) -> tuple[pa.Array, np.ndarray]:
     else:
         points = np.frombuffer(joined.encode("utf-32-le"), "<u4")
         table.learn(points)
+        if len(invisible := np.flatnonzero(table.is_invisible[points])):
+            ends = np.cumsum([len(text) + 1 for text in texts])
+            for number in np.unique(np.searchsorted(ends, invisible, side="right")):
+                texts[number] = without_invisible(texts[number])
+            points = np.frombuffer("\n".join(texts).encode("utf-32-le"), "<u4")
+            table.learn(points)  # letters and marks that are neighbours now are composed
         letters = table.lower[points]
         continues = table.continues[letters]
-        continues[0] = False
+        continues[:1] = False
         # A run is a character with which no word can continue, and the characters after it with which one can. A word
         # extends from the first character of a run that can begin a word to the end of the run.
         begun = np.cumsum(table.begins[letters])
@@ -129,6 +135,7 @@ class _CharacterTable:
         lower: uint32 [code points], the character in lower case.
         begins: bool [code points], whether a word can begin with the character.
         continues: bool [code points], whether a word can continue with the character.
+        is_invisible: bool [code points], whether the character is dropped before a text is split.
     """
 
     def __init__(self) -> None:
@@ -136,6 +143,7 @@ class _CharacterTable:
         self.lower = np.arange(_CODE_POINTS, dtype=np.uint32)
         self.begins = np.zeros(_CODE_POINTS, dtype=bool)
         self.continues = np.zeros(_CODE_POINTS, dtype=bool)
+        self.is_invisible = np.zeros(_CODE_POINTS, dtype=bool)
         # NUL is the separator. It is written as `_SEPARATOR_LETTER`, which alone forms a word.
         self._known[[0, 1]] = True
         self.lower[[0, 1]] = 1, ord(" ")
@@ -148,6 +156,7 @@ class _CharacterTable:
         new = np.flatnonzero(occurs & ~self._known)
         tokenizer = splitter("words")
         for point, lowered in zip(new, tokenizer.lower([chr(point) for point in new]), strict=True):
+            self.is_invisible[point] = not lowered
             letter = lowered if len(lowered) == 1 else chr(point)
             self.lower[point] = ord(letter)
             self.begins[ord(letter)] = tokenizer.split(letter) == [letter]
