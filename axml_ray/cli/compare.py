@@ -8,7 +8,6 @@ A difference is what the second gains over the first. Stored predictions are reu
 import argparse
 
 from axml_ray.cli.console import job_of_flags, table_console, write_output
-from axml_ray.core.errors import SettingsError
 from axml_ray.core.paths import absolute
 from axml_ray.settings import SPLITS
 from axml_ray.settings.configuration import read_settings
@@ -36,24 +35,20 @@ def main(given: argparse.Namespace) -> None:
     if given.corpora:
         runs = [settings.model_copy(update={"corpora": given.corpora}) for settings in runs]
 
-    from axml_ray.evaluation.reports.comparison import bands_table, measures_table, settings_table
+    from axml_ray.evaluation.reports.comparison import bands_table, measures_table, settings_table, write_page
     from axml_ray.evaluation.reports.report import write_metrics
     from axml_ray.runs.run import Run
-    from axml_ray.workflow.compare import compare_runs
+    from axml_ray.workflow.compare import compare_runs, differing_examples
 
     first, second = (Run.open(settings) for settings in runs)
-    try:
-        comparison = compare_runs(first, second, given.split, given.html)
-    except OSError as error:
-        if given.html is None:
-            raise
-        raise SettingsError(f"--html {given.html}: cannot be written ({error.strerror})") from None
+    comparison = compare_runs(first, second, given.split)
     console = table_console()
     console.print(measures_table(comparison))
     console.print(bands_table(comparison))
     if comparison["settings"]:
         console.print(settings_table(comparison))
     if given.html:
-        print(f"html: {given.html}")
+        examples = differing_examples(first, second, given.split)
+        write_output("--html", given.html, lambda path: write_page(path, comparison, examples))
     if given.json:
         write_output("--json", given.json, lambda path: write_metrics(path, comparison))

@@ -1,30 +1,27 @@
-"""Comparison of two finished runs: their predictions of a split, their settings, and the HTML page.
+"""Comparison of two finished runs: their predictions of a split, their settings, and example documents.
 
 Stored predictions are reused as in an evaluation.
 """
 
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.evaluation.metrics.comparison import compare_predictions
 from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts
-from axml_ray.evaluation.reports.comparison import write_page
-from axml_ray.evaluation.reports.examples import build_examples, largest_differences
+from axml_ray.evaluation.reports.examples import Example, build_examples, largest_differences
 from axml_ray.runs.run import Run
 from axml_ray.settings.configuration import FREE
 from axml_ray.workflow.evaluate import current_predictions, read_texts
 
 
-def compare_runs(first: Run, second: Run, split: str, page: Path | None = None) -> dict[str, Any]:
+def compare_runs(first: Run, second: Run, split: str) -> dict[str, Any]:
     """Compare two runs on a split.
 
     Args:
         first: the run that is compared with; its settings of the evaluation hold for both.
         second: the run whose gains are measured.
         split: split of their corpus.
-        page: HTML file to write as well, with the documents on which the runs differ most.
 
     Returns:
         The content that `evaluation.reports.comparison` describes.
@@ -43,25 +40,29 @@ def compare_runs(first: Run, second: Run, split: str, page: Path | None = None) 
         names = [str(run.layout.directory) for run in (first, second)]
     settings = first.settings.evaluation
     predictions = current_predictions(first, split, settings), current_predictions(second, split, settings)
-    content = {
+    return {
         "split": split,
         "corpus": first.settings.corpus.name,
         "runs": names,
         **compare_predictions(*predictions, TrainingCounts(labels.counts, corpus.documents("train")), settings),
         "settings": dict(differing_settings(first, second)),
     }
-    if page is None:
-        return content
+
+
+def differing_examples(first: Run, second: Run, split: str) -> list[tuple[str, list[tuple[Example, Example]]]]:
+    """Return the documents on which two runs that can be compared differ most, by the run that ranks better."""
+    corpus, labels = first.corpus, first.corpus.labels
+    settings = first.settings.evaluation
+    predictions = current_predictions(first, split, settings), current_predictions(second, split, settings)
     groups = []
     for title, rows in zip(("Better", "Worse"), largest_differences(*predictions), strict=True):
         texts = read_texts(corpus, split, [row for row, _ in rows])
-        sides = [
+        before, after = (
             build_examples(ranked, [pair[side] for pair in rows], texts, labels.names, labels.counts)
             for side, ranked in enumerate(predictions)
-        ]
-        groups.append((title, list(zip(*sides, strict=True))))
-    write_page(page, content, groups)
-    return content
+        )
+        groups.append((title, list(zip(before, after, strict=True))))
+    return groups
 
 
 def differing_settings(first: Run, second: Run) -> Iterator[tuple[str, list[Any]]]:
