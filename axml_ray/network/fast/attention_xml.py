@@ -54,10 +54,10 @@ class FusedAttentionXML(AttentionXML):
         gradient_scale: Tensor | None = None,
     ) -> LevelInputs:
         """Return what the fused pass reads; the arguments are those of `LevelNetwork.loss`."""
-        # Attention weights sum to one over words, so (Σ_t α_t ĥ_t) W₁ = Σ_t α_t (ĥ_t W₁): the first fully connected
-        # layer multiplies the T states of a text instead of the context vectors of all its candidates.
-        first_weight, *head_parameters = self.head.parameters()
-        values_BTF = functional.linear(states_BTD, first_weight)
+        # Attention weights sum to one over words, so (Σ_t α_t ĥ_t) W₁ + b₁ = Σ_t α_t (ĥ_t W₁ + b₁): the first fully
+        # connected layer reads the T states of a text instead of the context vectors of all its candidates.
+        first_weight, first_bias, *head_parameters = self.head.parameters()
+        values_BTF = functional.linear(states_BTD, first_weight, first_bias)
         if self.evidence_weight is not None:
             head_parameters.append(self.evidence_weight)
         return LevelInputs(

@@ -26,10 +26,8 @@ class EagerAttention:
     def __init__(self, scores_gnT: Tensor):
         self.scores, self.backend = scores_gnT, backend_for(scores_gnT.device)
 
-    def forward(
-        self, values_gTF: Tensor, lengths_g: Tensor, bias: Tensor, with_log_sums: bool
-    ) -> tuple[Tensor, Tensor | None]:
-        """Return the values weighted by attention, plus a bias [F].
+    def forward(self, values_gTF: Tensor, lengths_g: Tensor, with_log_sums: bool) -> tuple[Tensor, Tensor | None]:
+        """Return the values weighted by attention.
 
         Returns:
             [g, n, F], and if they are wanted the logarithms of the sums of the scores' exponentials, [g, n].
@@ -39,8 +37,8 @@ class EagerAttention:
         order = _memory_order(self.scores)
         self.weights = _permute_back(torch.softmax(self.scores.permute(order), order.index(2)), order)
         self.values = values_gTF
-        # Equation 2 and the first layer at once: the values are already multiplied by the layer's weight.
-        contexts, log_sums = torch.baddbmm(bias, self.weights, values_gTF), None
+        # Equation 2 and the first layer at once: the values are what the layer makes of the states.
+        contexts, log_sums = torch.bmm(self.weights, values_gTF), None
         if with_log_sums:
             # log Σ exp(score) = score - log softmax(score) for any word. The word of the largest score is taken, whose
             # weight is at least 1 / T, so that its logarithm is accurate.
@@ -82,8 +80,8 @@ class FusedHead:
     One object serves one pass over one batch, and adds up the gradients of its parameters.
 
     Args:
-        parameters: bias of the first layer; weight and bias of each further layer; weight and bias of the output; last,
-            if `has_evidence`, the weight of the evidence.
+        parameters: weight and bias of each layer but the first; weight and bias of the output; last, if `has_evidence`,
+            the weight of the evidence.
         has_evidence: whether the evidence is added to the logits (not in the paper).
 
     Attributes:
@@ -95,7 +93,8 @@ class FusedHead:
     def __init__(self, parameters: tuple[Tensor, ...], has_evidence: bool = False):
         self.parameters, self.has_evidence = parameters, has_evidence
         self.gradients = [torch.zeros_like(parameter) for parameter in parameters]
-        self.values_per_node = 2 * sum(len(bias) for bias in parameters[: -2 - has_evidence : 2])
+        layers, output_weight, _ = self._split(parameters)
+        self.values_per_node = 2 * sum(weight.shape[1] for weight in (*(weight for weight, _ in layers), output_weight))
         self._converted: dict[torch.dtype, tuple[Tensor, ...]] = {}
 
     def forward(self, attention: EagerAttention, values_gTF: Tensor, lengths_g: Tensor) -> tuple[Tensor, Any]:
@@ -103,7 +102,7 @@ class FusedHead:
 
         Args:
             attention: of the nodes to the documents' words; it is used up.
-            values_gTF: what is averaged over words, the projected hidden states.
+            values_gTF: what is averaged over words, the outputs of the first layer for each of them.
             lengths_g: int64, words of each text.
 
         Returns:
@@ -111,7 +110,7 @@ class FusedHead:
         """
         parameters = self._in_format(values_gTF.dtype)
         layers, *_ = self._split(parameters)
-        contexts, log_sums = attention.forward(values_gTF, lengths_g, parameters[0], self.has_evidence)
+        contexts, log_sums = attention.forward(values_gTF, lengths_g, self.has_evidence)
         first = contexts.relu_()
         outputs = [first]
         for weight, bias in layers:
@@ -137,14 +136,14 @@ class FusedHead:
         layer_gradients, output_weight_gradient, output_bias_gradient = self._split(self.gradients)
         narrow_gn = logit_gradients_gn.to(outputs[0].dtype)
         output_bias_gradient += logit_gradients_gn.sum()
-        output_weight_gradient += torch.mv(outputs[-1].flatten(0, 1).t(), narrow_gn.flatten())
+        # Twice as fast on a CPU as the product of a transposed matrix with a vector.
+        output_weight_gradient += narrow_gn.view(1, -1) @ outputs[-1].flatten(0, 1)
         gradient = relu_backward_(narrow_gn[..., None] * output_weight, outputs[-1])
         for i in range(len(layers) - 1, -1, -1):
             flat = gradient.flatten(0, 1)
             layer_gradients[i][0].add_(flat.t() @ outputs[i].flatten(0, 1))
             layer_gradients[i][1].add_(flat.sum(0, dtype=wide))
             gradient = relu_backward_((flat @ layers[i][0]).view_as(outputs[i]), outputs[i])
-        self.gradients[0] += gradient.sum((0, 1), dtype=wide)
         log_sum_gradients = None
         if evidence is not None:
             self.gradients[-1] += (logit_gradients_gn * evidence).sum()
@@ -155,7 +154,7 @@ class FusedHead:
     def _split(self, tensors: Sequence[Tensor]) -> tuple[list[tuple[Tensor, Tensor]], Tensor, Tensor]:
         """Return (weight, bias) of each layer after the first, and weight and bias of the output."""
         end = len(tensors) - self.has_evidence
-        layers = [(tensors[i], tensors[i + 1]) for i in range(1, end - 2, 2)]
+        layers = [(tensors[i], tensors[i + 1]) for i in range(0, end - 2, 2)]
         return layers, tensors[end - 2], tensors[end - 1]
 
     def _in_format(self, dtype: torch.dtype) -> tuple[Tensor, ...]:
