@@ -68,8 +68,8 @@ def test_documents_keep_file_line_and_id(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("given_id", ["null", "true", "1.5", "[1]", '""'])
-def test_other_ids_are_ignored(tmp_path: Path, given_id: str) -> None:
+@pytest.mark.parametrize("given_id", ["null", '""', "[null]"])
+def test_a_document_without_an_id_has_that_of_its_line(tmp_path: Path, given_id: str) -> None:
     record = one_line(tmp_path, b'{"text": "t", "labels": [], "id": %s}' % given_id.encode())
     assert isinstance(record, Document)
     assert record.id == "one.jsonl:1"
@@ -96,6 +96,8 @@ def test_nul_and_lone_surrogates_become_blanks(tmp_path: Path) -> None:
         (b'{"text": null, "labels": ["a"]}', "'text' is null, not a string"),
         (b'{"text": ["t", 3], "labels": ["a"]}', "'text' is a number, not a string"),
         (b'{"text": {"en": "t"}, "labels": ["a"]}', "such as text.en"),
+        (b'{"text": "t", "labels": [], "id": {"$oid": "a"}}', "such as id.$oid"),
+        (b'{"text": "t", "labels": [], "id": ["a", "b"]}', "'id', the id, is a list"),
         (b'{"text": "t"}', "'labels' is missing: the fields are 'text'"),
         (b'{"text": "t", "labels": false}', "'labels' is a boolean, not a list"),
         (

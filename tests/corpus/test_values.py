@@ -57,6 +57,8 @@ NAN = float("nan")
         ("['art', nan, None]", ["art"]),
         ("[3, 3.0]", ["3", "3"]),
         ("[0 12 3]", ["0", "12", "3"]),
+        (b"a;b", ["a", "b"]),
+        ([b"a;b", "c"], ["a;b", "c"]),
         ("[]", []),
         ("[['a'], ['b']]", ["a", "b"]),
         ("[sic] art", ["[sic] art"]),
@@ -87,9 +89,11 @@ def test_labels(value: Any, labels: list[str]) -> None:
     assert list(labels_of(value, "labels")) == labels
 
 
-@pytest.mark.parametrize("value", [True, [False], [float("inf")], [{"uri": "a"}], {"a": 1}, "[{'uri': 'a'}]", [b"a"]])
+@pytest.mark.parametrize(
+    "value", [True, [False], [float("inf")], [{"uri": "a"}], {"a": 1}, "[{'uri': 'a'}]", [b"\xff"]]
+)
 def test_what_is_no_label(value: Any) -> None:
-    with pytest.raises(ValueError, match=r"boolean|number|object|bytes"):
+    with pytest.raises(ValueError, match=r"boolean|number|object|not UTF-8"):
         labels_of(value, "labels")
 
 
@@ -123,9 +127,18 @@ def test_texts() -> None:
             text_of(wrong, "text")
 
 
-def test_ids() -> None:
-    for value, expected in (("a", "a"), (7, "7"), (7.0, "7"), (7.5, None), (NAN, None), (True, None), ("", None)):
-        assert Fields().read({"text": "t", "labels": [], "id": value})[2] == expected
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("a", "a"), (7, "7"), (7.0, "7"), (7.5, "7.5"), (NAN, None), ("", None), (["a"], "a"), (b"a", "a")],
+)
+def test_ids(value: Any, expected: str | None) -> None:
+    assert Fields().read({"text": "t", "labels": [], "id": value})[2] == expected
+
+
+@pytest.mark.parametrize("value", [True, {"$oid": "a"}, ["a", "b"], [], b"\xff"])
+def test_what_is_no_id(value: Any) -> None:
+    with pytest.raises(ValueError, match=r"'id'"):
+        Fields().read({"text": "t", "labels": [], "id": value})
 
 
 def test_a_map_of_arrow_is_no_list_of_labels(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from axml_ray.corpus.records.values import MISSING, is_positive, labels_of, storable, text_of, value_at
+from axml_ray.corpus.records.values import MISSING, id_of, is_positive, labels_of, storable, text_of, value_at
 from axml_ray.corpus.text.tokenizer import SEPARATOR
 
 
@@ -68,7 +68,7 @@ class Fields:
     labels: str | tuple[str, ...] = "labels"
     """Field of the labels; or several fields of ones and zeros, one for each label, which has the field's name."""
     id: str = "id"
-    """Field of the id, a string or an integer; other records are identified by file name and line."""
+    """Field of the id, see `values.id_of`; records without one are identified by file name and line."""
     separator: str = ";"
     """Separator at which a string of labels is split; the strings of a list are not split."""
     names: tuple[str, ...] = ()
@@ -105,11 +105,7 @@ class Fields:
             if self.labelled:
                 raise
             labels = ()
-        value = value_at(record, self.id)
-        if isinstance(value, float) and value.is_integer():  # integers with nulls between them, of pandas
-            value = int(value)
-        record_id = storable(str(value)) if isinstance(value, str | int) and not isinstance(value, bool) else None
-        return text, labels, record_id or None
+        return text, labels, id_of(value_at(record, self.id), self.id)
 
     def _labels(self, record: Mapping[str, Any]) -> tuple[str, ...]:
         if isinstance(self.labels, tuple):

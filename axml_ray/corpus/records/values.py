@@ -3,7 +3,7 @@
 | value | as text | as labels |
 |---|---|---|
 | null, NaN | missing | none |
-| string | itself | the list that it holds (`['art', 'law']`), its URIs, or its parts between separators |
+| string, or its UTF-8 bytes | itself | its list (`['art', 'law']`), its URIs, or its parts between separators |
 | number | an error | its decimal text: 3 and 3.0 are `3`, 0.50 is `0.5` |
 | list, also nested | its texts, joined by line feeds | its values; null, NaN and blank strings are left out |
 | boolean, object | an error | an error |
@@ -140,17 +140,32 @@ def is_missing(value: object) -> bool:
     return isinstance(value, numbers.Real | Decimal) and bool(value != value)
 
 
+def decoded(value: Any, field: str) -> Any:
+    """Return a value, as a string if it is bytes: Parquet files of some programs do not say which bytes are text.
+
+    Raises:
+        ValueError: the bytes are not UTF-8; the message is the reason.
+    """
+    if not isinstance(value, bytes):
+        return value
+    try:
+        return value.decode()
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{field!r} is not UTF-8: byte 0x{value[error.start]:02x} at byte {error.start + 1}") from None
+
+
 def text_of(value: Any, field: str) -> str | None:
     """Return the text of a field, or None if it is missing; the texts of a list are joined by line feeds.
 
     Raises:
         ValueError: the value is neither a string nor a list of strings; the message is the reason.
     """
+    value = decoded(value, field)
     if isinstance(value, str):
         return storable(value)
     if is_missing(value):
         return None
-    texts = [each for each in flat(value) if not is_missing(each)]
+    texts = [decoded(each, field) for each in flat(value) if not is_missing(each)]
     for each in texts:
         if isinstance(each, dict):
             raise ValueError(f"{field!r} is an object, not a string; {_name_of_field(field, each)}")
@@ -167,6 +182,7 @@ def labels_of(value: Any, field: str, separator: str = ";", names: Sequence[str]
     Raises:
         ValueError: a label is neither a string nor a number, or no class has its number; the message is the reason.
     """
+    value = decoded(value, field)
     if isinstance(value, str):
         value = _split(value, separator)
     elif isinstance(value, bool):
@@ -179,7 +195,7 @@ def labels_of(value: Any, field: str, separator: str = ";", names: Sequence[str]
     # As many numbers as classes, which cannot all differ: ones and zeros instead of the classes' numbers.
     if 2 < len(names) == len(values) and all(isinstance(each, numbers.Real) and each in (0, 1) for each in values):
         values = [name for name, each in zip(names, values, strict=True) if each]
-    labels = (_label(each, number, field, names) for number, each in enumerate(values, start=1))
+    labels = (_label(decoded(each, field), number, field, names) for number, each in enumerate(values, start=1))
     return tuple(label for label in labels if label)
 
 
@@ -188,6 +204,24 @@ def _check_no_weights(value: Any) -> None:
     for number, each in enumerate(value if isinstance(value, list | tuple | np.ndarray) else (), start=1):
         if isinstance(each, list | tuple) and list(map(type, each)) in ([str, float], [str, int]):
             raise ValueError(f"label {number} is a string with a number, {reprlib.repr(each)}; give the strings alone")
+
+
+def id_of(value: Any, field: str) -> str | None:
+    """Return the id of a record: a string, a number or a date, or the only value of a list; None if there is none.
+
+    Raises:
+        ValueError: the value is a boolean, an object or a longer list; the message is the reason.
+    """
+    if isinstance(value, list | tuple | np.ndarray) and len(value) == 1:
+        value = value[0]
+    value = decoded(value, field)
+    if is_missing(value):
+        return None
+    if isinstance(value, bool | np.bool_ | list | tuple | dict | np.ndarray):
+        hint = f"; {_name_of_field(field, value)}" if isinstance(value, dict) else ""
+        raise ValueError(f"{field!r}, the id, is {json_type(value)}, not a string or a number{hint}")
+    is_number = isinstance(value, numbers.Real | Decimal) and math.isfinite(value)
+    return storable(decimal_text(value) if is_number else str(value)) or None
 
 
 def _split(text: str, separator: str) -> list[Any] | dict[str, Any]:
