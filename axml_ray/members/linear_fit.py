@@ -6,8 +6,9 @@ from all others. Siblings share the matrix of their documents, cut to the featur
 Most documents are so unlike a node's few positive ones that they do not move its classifier. So a classifier is fitted
 on a *working set*: the positive documents, the negative ones most similar to them, and a sample of all. The margins of
 all documents under all siblings are then one matrix product, and a classifier with negative documents above `VIOLATION`
-outside of its working set is fitted again with them. This gives the scores of a fit on all documents in a fraction of
-the time (docs/LOG.md). Nodes are fitted one after the other, because liblinear must not run in several threads.
+outside of its working set is fitted again with those of the largest margins. This gives the scores of a fit on all
+documents in a fraction of the time (docs/LOG.md). Nodes are fitted one after the other, because liblinear must not run
+in several threads.
 
 With millions of labels, the classifiers of a tree take hours and more memory than a process should have. So each range
 of nodes with about `RANGE_ROWS` rows of working sets is fitted by a call of its own, which reads the features from a
@@ -48,6 +49,8 @@ SIMILAR, SAMPLED = 100, 300
 and documents that are spread evenly."""
 VIOLATION = -0.8
 """Margin above which a negative document outside of the working set has to join it; -1 would be a fit on all."""
+MOST_VIOLATING = 1 << 12
+"""Number of documents that may join a working set, those of the largest margins; more if the set itself is larger."""
 SMALLEST_WEIGHT = 0.1
 """Weights of a smaller absolute value are dropped."""
 MOST_MARGINS = 1 << 24
@@ -276,6 +279,7 @@ class _Siblings:
         some = rows[documents]
         is_used = np.zeros(rows.shape[1], dtype=np.bool_)
         is_used[some.indices] = True
+        is_used[-1] = True  # the bias, also where no document has any of the siblings
         columns = np.flatnonzero(is_used)
         place_of = np.cumsum(is_used, dtype=np.int32) - np.int32(1)
         some = sparse.csr_matrix((some.data, place_of[some.indices], some.indptr), shape=(len(documents), len(columns)))
@@ -291,7 +295,7 @@ class _Siblings:
     def fit(self, cost: float) -> list[SparseRow]:
         """Fit the classifiers of all siblings."""
         documents, count = self.rows.shape[0], len(self.positive)
-        weights = np.zeros((self.rows.shape[1], count), dtype=np.float32)
+        weights = np.zeros((count, self.rows.shape[1]), dtype=np.float32)
         working_sets: dict[int, np.ndarray] = {}
         # The similarity of each document with a sibling's positive ones is the product of its features, without the
         # bias, with the sum of theirs: float32 [s, N].
@@ -299,13 +303,12 @@ class _Siblings:
         of_siblings = sparse.csr_matrix((ones, self.positive.values, self.positive.offsets), shape=(count, documents))
         sums = (of_siblings @ self.rows).toarray()
         sums[:, -1] = 0
-        similarities = np.asarray(self.rows @ np.ascontiguousarray(sums.T))
-        for sibling, similarity in enumerate(np.ascontiguousarray(similarities.T)):
+        for sibling, similarity in enumerate(self._products(sums)):
             positive = self.positive[sibling]
             if 0 < len(positive) < documents:
                 working_sets[sibling] = _working_set(similarity, positive)
             else:
-                weights[-1, sibling] = CERTAIN if len(positive) else -CERTAIN
+                weights[sibling, -1] = CERTAIN if len(positive) else -CERTAIN
 
         from axml_ray.members import liblinear  # imports scikit-learn, which estimates do not need
 
@@ -314,22 +317,27 @@ class _Siblings:
             is_positive[self.positive[sibling]] = True
             inside = working_sets[sibling]
             rows = self.rows if len(inside) == documents else self.rows[inside]
-            weights[:, sibling] = liblinear.fit(rows.astype(np.float64), is_positive[inside], cost)
+            weights[sibling] = liblinear.fit(rows.astype(np.float64), is_positive[inside], cost)
 
         for sibling in working_sets:
             fit_one(sibling)
         incomplete = [sibling for sibling, inside in working_sets.items() if len(inside) < documents]
         if incomplete:
-            margins = np.asarray(self.rows @ np.ascontiguousarray(weights[:, incomplete]))
-            for column, sibling in enumerate(incomplete):
-                is_violated = margins[:, column] > VIOLATION
-                is_violated[working_sets[sibling]] = False
-                if is_violated.any():
-                    is_violated[working_sets[sibling]] = True
-                    working_sets[sibling] = np.flatnonzero(is_violated)
+            for sibling, margins in zip(incomplete, self._products(weights[incomplete]), strict=True):
+                inside = working_sets[sibling]
+                margins[inside] = -np.inf
+                violating = np.flatnonzero(margins > VIOLATION)
+                if len(violating) > (most := max(len(inside), MOST_VIOLATING)):
+                    violating = violating[_largest(margins[violating], most)]
+                if len(violating):
+                    working_sets[sibling] = np.union1d(inside, violating)
                     fit_one(sibling)
-        kept = [np.flatnonzero(np.abs(column) > SMALLEST_WEIGHT) for column in weights.T]
-        return [(self.columns[rows], weights[rows, sibling]) for sibling, rows in enumerate(kept)]
+        kept = [np.flatnonzero(np.abs(row) > SMALLEST_WEIGHT) for row in weights]
+        return [(self.columns[rows], weights[sibling, rows]) for sibling, rows in enumerate(kept)]
+
+    def _products(self, vectors: np.ndarray) -> np.ndarray:
+        """Return the products of vectors, float32 [n, F'], with the features of all documents, [n, N]."""
+        return np.ascontiguousarray((self.rows @ np.ascontiguousarray(vectors.T)).T)
 
 
 def _working_set(similarity: np.ndarray, positive: np.ndarray) -> np.ndarray:
@@ -341,9 +349,14 @@ def _working_set(similarity: np.ndarray, positive: np.ndarray) -> np.ndarray:
     if 2 * (similar + len(positive) + SAMPLED) >= documents:
         return np.arange(documents)
     similarity[positive] = np.inf
-    nearest = np.argpartition(-similarity, similar + len(positive))[: similar + len(positive)]
+    nearest = _largest(similarity, similar + len(positive))
     spread = np.linspace(0, documents - 1, SAMPLED).astype(np.int64)
     return np.unique(np.concatenate([nearest, spread]))
+
+
+def _largest(values: np.ndarray, count: int) -> np.ndarray:
+    """Return the positions of the `count` largest values, in any order."""
+    return np.argpartition(values, len(values) - count)[len(values) - count :]
 
 
 CLUSTERING_BYTES, COLLECTING_BYTES, NODE_BYTES = 36, 48, 40

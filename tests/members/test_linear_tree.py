@@ -25,6 +25,7 @@ from members.small_texts import (
     small_texts,
 )
 from safetensors.numpy import save_file
+from scipy import sparse
 from sklearn.svm import LinearSVC
 
 from axml_ray.core.array_file import key_of
@@ -38,7 +39,7 @@ from axml_ray.members import linear_fit
 from axml_ray.members import linear_tree as module
 from axml_ray.members.featurizer import Featurizer
 from axml_ray.members.liblinear import ROUNDS, TOLERANCE
-from axml_ray.members.linear_fit import INPUTS, LinearFit
+from axml_ray.members.linear_fit import INPUTS, LinearFit, NodeRange
 from axml_ray.members.linear_tree import ABOUT, FILE, RANGES, LinearTree, write_classifiers
 from axml_ray.settings.members import FeatureSettings
 from axml_ray.tree.label_tree import LabelTree
@@ -97,6 +98,34 @@ def test_each_classifier_is_liblinears_on_its_parents_documents(linear: LinearTr
             kept = np.abs(expected) > 0.1 + 1e-4
             np.testing.assert_allclose(got[kept], expected[kept], rtol=1e-3, atol=1e-4)
             assert not got[np.abs(expected) < 0.1 - 1e-4].any()
+
+
+def test_siblings_that_no_text_has_are_never_given() -> None:
+    first_cluster = DEEP.label_order[: int(DEEP.first_child[-1][1])]
+    rows = [TRUTH[d][~np.isin(TRUTH[d], first_cluster)] for d in range(DOCUMENTS)]
+    linear = fitted(DEEP, Split(TOKENS, Ragged.from_rows(rows)), VOCABULARY, WORDS_ALONE)
+    scores = linear.score(TEXTS, np.arange(LABELS))
+    assert (scores[:, first_cluster] == 0).all() and (np.delete(scores, first_cluster, axis=1).max(1) > 0).all()
+
+
+@pytest.mark.parametrize("noise", [0.0, 3.0])
+def test_a_few_of_many_documents_suffice_for_a_classifier(noise: float) -> None:
+    random = np.random.default_rng(0)
+    rows = sparse.random_array((4_000, 60), density=0.1, rng=random, dtype=np.float32).tocsr()
+    rows = sparse.csr_matrix(sparse.hstack([rows, np.ones((4_000, 1), np.float32)]))
+    evidence = rows[:, :3].toarray().sum(1) + noise * random.random(4_000)
+    is_true = evidence > np.quantile(evidence, 0.95)
+    labels = Ragged.from_rows([[0] if one else [1] for one in is_true])
+    linear = LinearFit.of(LabelTree.from_cuts(np.arange(2), []), rows, labels)
+    (found, _) = linear.fit(NodeRange(1, 0, 2), cost=1.0).toarray()
+    sign = np.where(is_true, 1, -1)
+    machine = LinearSVC(dual=False, fit_intercept=False, tol=1e-6, max_iter=10_000).fit(rows, is_true)
+
+    def objective(weights: np.ndarray) -> float:
+        losses = np.maximum(0, 1 - sign * (rows @ weights)) ** 2
+        return float(weights @ weights / 2 + losses.sum())
+
+    assert objective(found) < 1.01 * objective(machine.coef_[0])
 
 
 def test_scores_are_products_along_paths(linear: LinearTree, settings: FeatureSettings) -> None:
