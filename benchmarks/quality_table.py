@@ -4,7 +4,8 @@
 
 Our rows come from `quality-CORPUS[-PART].json`, those of other programs on the same split from
 `peers-[quality-]CORPUS*.json`, and published scores from `PUBLISHED`. The part `auto` is what a user gets who tunes
-nothing; its table leaves out published scores. A part listed in `TEST_KNOWN` was set by someone who knew test scores;
+nothing; its table leaves out published scores. The installed packages change, so a table has only rows of as many test
+documents. A part listed in `TEST_KNOWN` was set by someone who knew test scores;
 its rows have a table of their own and are never in README.md.
 `--check` writes nothing and exits 1 if a page differs from the results.
 """
@@ -126,6 +127,8 @@ class Row:
     ours: bool = False
     untuned: bool = False
     """Whether it was run on these texts with nothing tuned for them: our preset `auto`, and other programs."""
+    test_documents: int | None = None
+    """None for published scores, which are compared with any."""
     source: dict[str, str] = field(default_factory=dict)
 
 
@@ -173,23 +176,33 @@ def tables(results: Path) -> dict[str, Lines]:
         ours = list(_ours(results, corpus))
         fair[corpus] = [*_others(results, corpus), *(row for part, row in ours if part not in TEST_KNOWN)]
         known[corpus] = [row for part, row in ours if part in TEST_KNOWN]
-    scored = {corpus: rows for corpus, rows in fair.items() if any(row.ours for row in rows)}
+    scored = {corpus: comparable(rows, untuned=False) for corpus, rows in fair.items() if any(row.ours for row in rows)}
     short = {
         corpus: [row for name in names for row in scored.get(corpus, []) if row.name.startswith(name)]
         for corpus, names in README_ROWS.items()
     }
-    untuned = {corpus: [row for row in rows if row.untuned] for corpus, rows in scored.items()}
+    untuned = {corpus: comparable([row for row in rows if row.untuned], untuned=True) for corpus, rows in fair.items()}
     untuned = {corpus: rows for corpus, rows in untuned.items() if any(row.ours for row in rows)}
+    shown = {
+        corpus: [*rows, *(row for row in untuned.get(corpus, ()) if row not in rows)] for corpus, rows in scored.items()
+    }
     missing = ", ".join(f"`{corpus}`" for corpus in PUBLISHED if corpus not in scored)
     return {
         "readme": _scores(short, README_COLUMNS),
         "auto": _scores(untuned, COLUMNS),
         "headline": _scores(scored, COLUMNS),
-        "headline-sources": _sources(scored),
+        "headline-sources": _sources(shown),
         "test-known": _scores(known, COLUMNS),
         "test-known-sources": _sources(known),
         "not-run": [f"{missing}: `python benchmarks/quality.py --corpus NAME --resources.gpus_per_worker 1`"],
     }
+
+
+def comparable(rows: list[Row], *, untuned: bool) -> list[Row]:
+    """Return the rows of the same test documents as ours that were tuned, or as those that were not."""
+    ours = [row for row in rows if row.ours]
+    chosen = [row for row in ours if row.untuned == untuned] or ours
+    return [row for row in rows if row.test_documents in (None, *(each.test_documents for each in chosen[:1]))]
 
 
 def _scores(corpora: dict[str, list[Row]], columns: tuple[str, ...]) -> Lines:
@@ -259,7 +272,8 @@ def _ours(results: Path, corpus: str) -> Iterator[tuple[str, Row]]:
             totals = [sum(row["seconds"].values()) for row in content["rows"] if "seconds" in row]
             if totals:
                 source["seconds"] = f"{sum(totals) / len(totals):,.0f} for all trees"
-            yield part, Row(name, means, ours=True, untuned=variant == "auto", source=source)
+            tests = first["documents"]["test"]
+            yield part, Row(name, means, ours=True, untuned=variant == "auto", test_documents=tests, source=source)
 
 
 def _others(results: Path, corpus: str) -> Iterator[Row]:
@@ -274,7 +288,8 @@ def _others(results: Path, corpus: str) -> Iterator[Row]:
                 source["seeds"] = "1"
                 source["seconds"] = f"{sum(row['seconds'].values()):,.0f}" if row.get("seconds") else "–"
                 source["command"] = f"`{content['command']}`"
-                yield Row(f"{row['program']}, {row['system']}", row["scores"], untuned=True, source=source)
+                name, tests = f"{row['program']}, {row['system']}", row["test_documents"]
+                yield Row(name, row["scores"], untuned=True, test_documents=tests, source=source)
 
 
 def _recorded(content: dict[str, Any], path: Path, settings: str) -> dict[str, str]:

@@ -50,7 +50,10 @@ def test_trees_without_clusters_share_their_linear_classifiers(tmp_path: Path) -
 
 def test_tables_have_means_and_separate_rows_of_known_test_scores(tmp_path: Path) -> None:
     scores = {name: 50.0 for name in quality.FIGURES}
-    rows = [{"trees": 3, "by_trees": {"1": scores, "2": scores, "3": scores | {"P@1": points}}} for points in (93, 94)]
+    rows = [
+        {"trees": 3, "documents": {"test": 9}, "by_trees": {"1": scores, "2": scores, "3": scores | {"P@1": points}}}
+        for points in (93, 94)
+    ]
     for part in ("eurlex57k", "eurlex57k-refit"):
         (tmp_path / f"quality-{part}.json").write_text(json.dumps({"command": "python", "rows": rows}))
     made = quality_table.tables(tmp_path)
@@ -60,6 +63,26 @@ def test_tables_have_means_and_separate_rows_of_known_test_scores(tmp_path: Path
     assert any(line.startswith("| **axml-ray, 3 trees, refit**") for line in made["test-known"])
     assert "`tibkat`" in made["not-run"][0] and "eurlex57k" not in made["not-run"][0]
     assert quality.figures(rows, 3)["P@1_half_spread"] == 0.5
+
+
+def test_rows_of_other_test_documents_are_in_other_tables(tmp_path: Path) -> None:
+    scores = {name: 50.0 for name in quality.FIGURES}
+    for part, tests in (("quickstart", 7), ("quickstart-auto", 8)):
+        rows = [{"trees": 1, "documents": {"test": tests}, "by_trees": {"1": scores}}]
+        (tmp_path / f"quality-{part}.json").write_text(json.dumps({"command": "python", "rows": rows}))
+        peer = {"system": part, "program": "peer", "scores": scores, "test_documents": tests}
+        peer["training_documents_left_out_by_quick"] = 0
+        (tmp_path / f"peers-quality-{part}-seed0.json").write_text(json.dumps({"command": "python", "rows": [peer]}))
+    made = quality_table.tables(tmp_path)
+    assert [line.split("|")[1].strip() for line in made["headline"][3:]] == [
+        "peer, quickstart",
+        "**axml-ray, one tree**",
+    ]
+    assert [line.split("|")[1].strip(" *") for line in made["auto"][3:]] == [
+        "peer, quickstart-auto",
+        "axml-ray, one tree, auto",
+    ]
+    assert len(made["headline-sources"]) == 2 + 4
 
 
 def test_every_row_of_ours_names_its_file_and_command() -> None:
