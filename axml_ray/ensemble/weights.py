@@ -8,9 +8,9 @@ relative weights. The gain of a vector of weights w over the preset's weights p 
 and the vector with the greatest gain(w) − SE(w) is chosen, where SE is the standard error of that mean. The penalty SE
 grows with the distance from the preset's weights, and falls with √N: few documents leave the weights as they were.
 
-The ensemble must not rank worse than one of its kinds. The chosen weights, and each kind alone, rank documents that
-they were not fitted on, all calibrated in the same way. If a kind is better by more than a standard error of the
-difference, it gets all the weight.
+The ensemble must not rank worse than by the preset's weights, or than one of its kinds. So the chosen weights, those of
+the preset and each kind alone rank documents that they were not fitted on, all calibrated alike. If one of these is
+better by more than a standard error of the difference, it is taken.
 
 Legend: N documents, M members, K kinds, G vectors of weights, U candidate labels of a document.
 """
@@ -131,20 +131,20 @@ class PenalisedWeights(Combiner):
 
 
 class FittedWeights(PenalisedWeights):
-    """Penalised weights, unless one kind alone ranks better."""
+    """Penalised weights, unless the preset's or one kind alone rank better."""
 
     @classmethod
     def fit(cls, validation: Validation, k: int) -> Self:
-        """Choose the weights, compare them with each kind alone on held-out documents, and fit the calibration."""
+        """Choose the weights, compare them with fixed ones on held-out documents, and fit the calibration."""
         preset = kind_weights(validation.members)
         if len(preset) == 1:
             return cls.of(preset, validation, k)
-        alone = {kind: {other: float(other == kind) for other in preset} for kind in preset}
-        scores = held_out_quality(validation, {PRESET: preset, **alone})
-        gains = np.stack([scores[kind] - scores[FITTED] for kind in preset])
-        best = int(np.argmax(gains.mean(axis=1)))
+        fixed = {PRESET: preset, **{kind: {other: float(other == kind) for other in preset} for kind in preset}}
+        scores = held_out_quality(validation, fixed)
+        gains = {name: scores[name] - scores[FITTED] for name in fixed}
+        best = max(fixed, key=lambda name: float(gains[name].mean()))
         if gains[best].mean() > standard_error(gains[best]):
-            chosen = cls.of(alone[list(preset)[best]], validation, k)
+            chosen = cls.of(fixed[best], validation, k)
         else:
             chosen = super().fit(validation, k)
         means = {name: 100 * float(of_documents.mean()) for name, of_documents in scores.items()}
