@@ -4,9 +4,9 @@
 
 Our rows come from `quality-CORPUS[-PART].json`, those of other programs on the same split from
 `peers-[quality-]CORPUS*.json`, and published scores from `PUBLISHED`. The part `auto` is what a user gets who tunes
-nothing; its table leaves out published scores. The installed packages change, so a table has only rows of as many test
-documents. A part listed in `TEST_KNOWN` was set by someone who knew test scores;
-its rows have a table of their own and are never in README.md.
+nothing; its table leaves out published scores. The installed packages change, so the rows of a corpus in a table all
+have the same number of test documents. A part listed in `TEST_KNOWN` was set by someone who knew test scores; its rows
+have a table of their own and are never in README.md.
 `--check` writes nothing and exits 1 if a page differs from the results.
 """
 

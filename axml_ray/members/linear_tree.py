@@ -105,7 +105,7 @@ class LinearTree(Member):
     @classmethod
     def costs(cls, experiment: Experiment, own: LinearTreeSettings, counts: Counts) -> FitCosts:
         """Estimate what the fit of one tree takes: clustering and inputs, then ranges of nodes."""
-        from axml_ray.members.linear_fit import range_costs
+        from axml_ray.members.linear_costs import range_costs
 
         labels, entries, terms = counts.labels, matrix_entries(counts, experiment.features), 0.0
         depths = level_depths(labels, experiment.tree.height, experiment.tree.cluster_size)

@@ -195,7 +195,7 @@ def labels_of(value: Any, field: str, separator: str = ";", names: Sequence[str]
     # As many numbers as classes, which cannot all differ: ones and zeros instead of the classes' numbers.
     if 2 < len(names) == len(values) and all(isinstance(each, numbers.Real) and each in (0, 1) for each in values):
         values = [name for name, each in zip(names, values, strict=True) if each]
-    labels = (_label(decoded(each, field), number, field, names) for number, each in enumerate(values, start=1))
+    labels = (_label(each, number, field, names) for number, each in enumerate(values, start=1))
     return tuple(label for label in labels if label)
 
 
@@ -210,7 +210,7 @@ def id_of(value: Any, field: str) -> str | None:
     """Return the id of a record: a string, a number or a date, or the only value of a list; None if there is none.
 
     Raises:
-        ValueError: the value is a boolean, an object or a longer list; the message is the reason.
+        ValueError: the value is a boolean, an object, or a list of no or several values; the message is the reason.
     """
     if isinstance(value, list | tuple | np.ndarray) and len(value) == 1:
         value = value[0]
@@ -256,6 +256,8 @@ def _label(value: Any, number: int, field: str, names: Sequence[str]) -> str:
         return storable(value).strip()
     if type(value) is int and not names:
         return str(value)
+    if isinstance(value, bytes):
+        return _label(decoded(value, field), number, field, names)
     if is_missing(value):
         return ""
     if isinstance(value, dict):

@@ -93,8 +93,8 @@ class FusedHead:
     def __init__(self, parameters: tuple[Tensor, ...], has_evidence: bool = False):
         self.parameters, self.has_evidence = parameters, has_evidence
         self.gradients = [torch.zeros_like(parameter) for parameter in parameters]
-        layers, output_weight, _ = self._split(parameters)
-        self.values_per_node = 2 * sum(weight.shape[1] for weight in (*(weight for weight, _ in layers), output_weight))
+        # Each weight has a column for each output of the layer before it.
+        self.values_per_node = 2 * sum(weight.shape[1] for weight in parameters[: len(parameters) - has_evidence : 2])
         self._converted: dict[torch.dtype, tuple[Tensor, ...]] = {}
 
     def forward(self, attention: EagerAttention, values_gTF: Tensor, lengths_g: Tensor) -> tuple[Tensor, Any]:
