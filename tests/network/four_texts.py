@@ -29,8 +29,8 @@ class Case:
     evidence: bool = False
     parents: list[list[int]] | None = None
 
-    def network(self, shard: Shard = WHOLE) -> AttentionXML:
-        return network_of(self.first_child, self.layers, shard, evidence=self.evidence)
+    def network(self, shard: Shard = WHOLE, seed: int = 1) -> AttentionXML:
+        return network_of(self.first_child, self.layers, shard, seed=seed, evidence=self.evidence)
 
     def plain(self) -> AttentionXML:
         """The paper's network with the same parameters, in float64."""
@@ -67,10 +67,11 @@ def network_of(
     layers: tuple[int, ...] = (4,),
     shard: Shard = WHOLE,
     fused: bool = True,
+    seed: int = 1,
     **changes: object,
 ) -> AttentionXML:
     """Random everywhere, unused rows, first states and biases too; a shard holds rows of the same table."""
-    torch.manual_seed(1)
+    torch.manual_seed(seed)
     level = Level(1, 11, None) if first_child is None else Level(2, 11, np.array(first_child))
     settings = NetworkSettings(
         hidden=3, fully_connected=layers, **{"embedding_dropout": 0, "encoder_dropout": 0, **changes}

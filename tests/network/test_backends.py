@@ -101,23 +101,29 @@ class TestAgainstTheEquations:
     @pytest.mark.parametrize("several", [False, True], ids=["one chunk", "several chunks"])
     @pytest.mark.parametrize("lstm", [torch.float16, torch.bfloat16], ids=["LSTM in float16", "LSTM in bfloat16"])
     def test_bfloat16_is_close(self, case, gpu_code, lstm, several):
+        """In the median of five networks: rounding switches a unit close to zero on or off in about one of 25."""
         gpu_code.lstm_dtype = lstm
         if several:
             small_chunks(gpu_code)
-        network = case.network()
-        one = batch(network, case)
-        exact = torch.cat(fast_rows(network, one))
-        fast_loss(network, one).backward()
-        wanted = gradients(network)
-        network.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16):
-            reduced = fast_rows(network, one)
-            value = fast_loss(network, one)
-        assert value.dtype == torch.float32 and all(row.dtype == torch.float32 for row in reduced)
-        torch.testing.assert_close(torch.cat(reduced), exact, rtol=0.05, atol=0.05)
-        value.backward()
-        for name, gradient in gradients(network).items():
-            assert (gradient - wanted[name]).norm() < 0.05 * wanted[name].norm() + 1e-3, name
+        errors: dict[str, list[float]] = {}
+        for seed in range(5):
+            network = case.network(seed=seed)
+            one = batch(network, case)
+            exact = torch.cat(fast_rows(network, one))
+            fast_loss(network, one).backward()
+            wanted = gradients(network)
+            network.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                reduced = fast_rows(network, one)
+                value = fast_loss(network, one)
+            assert value.dtype == torch.float32 and all(row.dtype == torch.float32 for row in reduced)
+            torch.testing.assert_close(torch.cat(reduced), exact, rtol=0.05, atol=0.05)
+            value.backward()
+            for name, gradient in gradients(network).items():
+                error = (gradient - wanted[name]).norm() / (wanted[name].norm() + 0.02)
+                errors.setdefault(name, []).append(error.item())
+        for name, of_networks in errors.items():
+            assert np.median(of_networks) < 0.025, name
 
     @pytest.mark.parametrize("count", [2, 3, 12])
     @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16], ids=["float64", "bfloat16"])
