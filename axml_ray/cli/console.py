@@ -36,15 +36,15 @@ RAY_NOTICES = "A worker died or was killed|killed due to memory pressure"
 """Messages that Ray prints on the output of a driver, at some later time; the line of the failure tells it at once."""
 PROGRAM = "axml-ray"
 """Name of the installed command."""
-INTERRUPTED = 128 + signal.SIGINT
-"""Exit code after Ctrl-C, by the convention of shells."""
+SIGNALLED = 128
+"""Added to the number of the signal that stopped a job, its exit code, by the convention of shells."""
 
 
 class Command:
     """A job as a command-line program.
 
-    It exits with 2 for invalid settings or input, 1 for a failure and 130 after Ctrl-C, with one line on stderr; with
-    `--verbose`, a failure also prints its traceback.
+    It exits with 2 for invalid settings or input, 1 for a failure, 130 after Ctrl-C and 143 after SIGTERM, with one
+    line on stderr; with `--verbose`, a failure also prints its traceback.
 
     Args:
         parse: converts the command line (`argv` without the program) to the arguments of `work`.
@@ -177,11 +177,21 @@ def run_command(work: Callable[[], None], *, verbose: bool = False) -> None:
 
     The line of a failure of a run names its record in `<run>/errors/`. Elsewhere, an error that the program does not
     explain, such as one of PyTorch, is written to a temporary file with its traceback. If `verbose`, the record or the
-    traceback is printed as well. Ctrl-C exits with 130 and one line that repeats the command, which continues from what
-    is finished.
+    traceback is printed as well. Ctrl-C exits with 130, and SIGTERM with 143, and one line that repeats the command,
+    which continues from what is finished.
     """
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", RAY_NOTICES)  # before Ray is imported, which reads it then
+    stop_signal = signal.SIGINT
+
+    def stop(number: int, frame: object) -> None:
+        # As on Ctrl-C: schedulers, containers and `ray job stop` send SIGTERM.
+        nonlocal stop_signal
+        stop_signal = signal.Signals(number)
+        signal.alarm(0)  # while Ray starts, its own handler is called first, and aborts the process after 3 seconds
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, stop)
     try:
         if sys.platform == "win32":
             raise SettingsError("axml-ray runs on Linux and macOS; on Windows, install and run it within WSL")
@@ -191,10 +201,11 @@ def run_command(work: Callable[[], None], *, verbose: bool = False) -> None:
         print(f"error: {with_urls(error)}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:
-        # Shutting down Ray takes a second or two; another Ctrl-C meanwhile would print a traceback.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        # Shutting down Ray takes a second or two; another signal meanwhile would print a traceback.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
         print(f"stopped; run the same command to continue from here: {_typed_command()}", file=sys.stderr)
-        raise SystemExit(INTERRUPTED) from None
+        raise SystemExit(SIGNALLED + stop_signal) from None
     except Exception as error:
         record = record_of(error)
         if verbose or (record is None and not isinstance(error, LeaseLostError)):

@@ -5,8 +5,10 @@ import json
 import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -75,7 +77,7 @@ def connect() -> None:
     submitted = (job.get("runtime_env") or {}).get("env_vars") or {}
     missing = {name: value for name, value in arenas.items() if name not in submitted}
     try:
-        with _quiet_backend():
+        with _quiet_backend(), _own_sigterm():
             ray.init(log_to_driver=False, logging_level="WARNING", runtime_env={"env_vars": missing})
     except (ConnectionError, ValueError, RuntimeError, ray.exceptions.AuthenticationError) as error:
         reason = " ".join(str(error).split())
@@ -115,7 +117,7 @@ def start_cluster(**options: Any) -> None:
         _remove(_directory)
     _directory = Path(tempfile.mkdtemp(prefix="axml-", dir=temporary_directory()))
     # Ray turns authentication on where RAY_AUTH_MODE is unset; setting it here is too late once ray is imported.
-    with _variable("TMPDIR", str(_directory)), _quiet_backend():
+    with _variable("TMPDIR", str(_directory)), _quiet_backend(), _own_sigterm():
         ray.init(
             address="local",
             log_to_driver=False,
@@ -185,6 +187,21 @@ def _variable(name: str, value: str) -> Iterator[None]:
         os.environ.pop(name)
         if before is not None:
             os.environ[name] = before
+
+
+@contextmanager
+def _own_sigterm() -> Iterator[None]:
+    """Keep this program's handler of SIGTERM, if it has one, while Ray starts: Ray's would exit, and later abort."""
+    handler = signal.getsignal(signal.SIGTERM)
+    if not callable(handler) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    try:
+        yield
+    except SystemExit:
+        handler(signal.SIGTERM, None)
+        raise
+    signal.signal(signal.SIGTERM, handler)
 
 
 @contextmanager

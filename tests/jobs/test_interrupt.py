@@ -1,6 +1,6 @@
-"""Ctrl-C ends a job with one line, which repeats the command, and exit code 130; nobody prints a traceback.
+"""Ctrl-C and SIGTERM end a job with one line, which repeats the command, and exit code 130 or 143, without a traceback.
 
-A terminal sends SIGINT to the whole group of processes, so Ray's get it too.
+A terminal, or a scheduler, sends the signal to the whole group of processes, so Ray's get it too.
 """
 
 import json
@@ -33,8 +33,10 @@ SECONDS = 240
 pytestmark = pytest.mark.slow
 
 
-def interrupted(command: list[str], sign: str, presses: int = 1, **more: str) -> tuple[int, list[str]]:
-    """Start a command, press Ctrl-C when a line that holds `sign` appears; its exit code, and all later lines."""
+def interrupted(
+    command: list[str], sign: str, signals: tuple[signal.Signals, ...] = (signal.SIGINT,), **more: str
+) -> tuple[int, list[str]]:
+    """Start a command, send signals when a line that holds `sign` appears; its exit code, and all later lines."""
     environment = job_environment(PYTHONPATH=str(ROOT), PYTHONUNBUFFERED="1", **more)
     with subprocess.Popen(
         command,
@@ -58,8 +60,8 @@ def interrupted(command: list[str], sign: str, presses: int = 1, **more: str) ->
             except queue.Empty:
                 continue
         below = descendants(process.pid, b"")
-        for _ in range(presses):
-            os.killpg(process.pid, signal.SIGINT)
+        for number in signals:
+            os.killpg(process.pid, number)
             time.sleep(0.5)
         try:
             code = process.wait(60)
@@ -72,8 +74,8 @@ def interrupted(command: list[str], sign: str, presses: int = 1, **more: str) ->
         return code, after
 
 
-def check(command: list[str], code: int, after: list[str]) -> None:
-    assert code == 130, after
+def check(command: list[str], code: int, after: list[str], expected: int = 130) -> None:
+    assert code == expected, after
     assert after[-1].startswith("stopped") and after[-1].rstrip().endswith(shlex.join(command))
     # Before the key was pressed, progress may have been on its way.
     assert all(line[2] == ":" for line in after[:-1]), after
@@ -92,14 +94,20 @@ def long_training(directory: Path) -> Path:
     return path
 
 
-@pytest.mark.fault("Ctrl-C", "training")
-def test_training_is_stopped(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("number", "expected"),
+    [
+        pytest.param(signal.SIGINT, 130, marks=pytest.mark.fault("Ctrl-C", "training")),
+        pytest.param(signal.SIGTERM, 143, marks=pytest.mark.fault("SIGTERM", "training")),
+    ],
+)
+def test_training_is_stopped(tmp_path: Path, number: signal.Signals, expected: int) -> None:
     path = long_training(tmp_path)
     command = job("train_ensemble", "--config", path)
     with tempfile.TemporaryDirectory(prefix="t-", dir="/tmp") as name:  # Ray's sockets must have short names
-        code, after = interrupted(command, "level 1/2", presses=2, TMPDIR=name)
+        code, after = interrupted(command, "level 1/2", (number, number), TMPDIR=name)
         assert list(Path(name).iterdir()) == []
-    check(command, code, after)
+    check(command, code, after, expected)
 
 
 def test_preparation_is_stopped(tmp_path: Path) -> None:
