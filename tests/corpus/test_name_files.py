@@ -111,6 +111,16 @@ def test_the_share_is_logged_and_below_half_is_an_error(tmp_path: Path, caplog: 
             name_labels(labels, path)
 
 
+def test_few_labels_may_have_names(tmp_path: Path) -> None:
+    """And a vocabulary may have many more labels than the corpus."""
+    path = tmp_path / "n.tsv"
+    path.write_text("x/1\tcat\n", encoding="utf-8")
+    labels = [f"x/{number}" for number in range(9)]
+    assert name_labels(labels, path) == ["x/0", "cat", *labels[2:]]
+    path.write_text("".join(f"x/{number}\tname {number}\n" for number in range(99)), encoding="utf-8")
+    assert name_labels(labels, path) == [f"name {number}" for number in range(9)]
+
+
 @pytest.mark.parametrize(
     ("file", "content", "expected"),
     [

@@ -25,8 +25,9 @@ from axml_ray.corpus.text.composition import composed
 
 log = logging.getLogger(__name__)
 
-MIN_NAMED_SHARE = 0.5
-"""Smallest share of the labels that a file must name."""
+MIN_COMMON_SHARE = 0.5
+"""Smallest share of the corpus's labels that a file must have, or of the file's labels, if these are fewer, that the
+corpus must have. A vocabulary has more labels than a corpus, and a corpus may have labels that nobody named."""
 CSV_DELIMITERS = ",;|"
 CSV_SAMPLE_ROWS = 20
 """Number of rows in which a delimiter must give the same number of cells."""
@@ -43,26 +44,26 @@ def name_labels(labels: Sequence[str], path: Path) -> list[str]:
     """Return the name of each label; the label itself if the file has none for it. The share that is named is logged.
 
     Raises:
-        SettingsError: the file cannot be read, or names fewer than half of the labels.
+        SettingsError: the file cannot be read, or has too few labels in common with the corpus.
     """
     rows, known = read_rows(path), {_key(label) for label in labels}
     if len(rows[0][1]) == 1:
         names, columns = _numbered_names([cells[0] for _, cells in rows], known), "line i names label i"
     else:
         names, columns = _tabled_names([cells for _, cells in rows], known)
-    found = [names.get(_key(label)) for label in labels]
-    missing = [label for label, name in zip(labels, found, strict=True) if name is None]
+    found = [names.get(_key(label), "") for label in labels]
+    missing = [label for label, name in zip(labels, found, strict=True) if not name]
     named = len(labels) - len(missing)
     example = next((f", such as {label!r}: {name!r}" for label, name in zip(labels, found, strict=True) if name), "")
     log.info("prepare: %s names %s of %s labels (%s%s)", path, f"{named:,}", f"{len(labels):,}", columns, example)
-    if named < MIN_NAMED_SHARE * len(labels):
+    if named < MIN_COMMON_SHARE * min(len(labels), len(names)) or not named:
         keys = [key for key in names if key not in known]
         key = keys[min(1, len(keys) - 1)] if keys else next(iter(names), "")  # the first one may be a header
         raise SettingsError(
             f"corpus.label_names: {path} names {named:,} of {len(labels):,} labels ({columns}). It has {key!r}, the "
             f"corpus {missing[0]!r}; write lines of label, tab, name, with labels as in the corpus"
         )
-    return [label if name is None else name for label, name in zip(labels, found, strict=True)]
+    return [name or label for label, name in zip(labels, found, strict=True)]
 
 
 def read_rows(path: Path) -> Rows:
@@ -98,15 +99,15 @@ def numbered_from(labels: Collection[str], rows: int) -> int:
 
 
 def _numbered_names(lines: list[str], known: Collection[str]) -> dict[str, str]:
-    """Return the names of labels that are numbers. A first line that can only be a header is skipped."""
+    """Return the names, or blanks, of labels that are numbers. A first line that can only be a header is skipped."""
     largest = max((int(label) for label in known if label.isdecimal()), default=0)
     if _NAMES_HEADER.fullmatch(lines[0]) and len(lines) > largest + ("0" in known):
         del lines[0]
-    return {str(number): name for number, name in enumerate(lines, numbered_from(known, len(lines))) if name}
+    return {str(number): name for number, name in enumerate(lines, numbered_from(known, len(lines)))}
 
 
 def _tabled_names(rows: list[list[str]], known: set[str]) -> tuple[dict[str, str], str]:
-    """Return the name of each label of a table, and which columns were used.
+    """Return the name of each label of a table, blank if it has none, and which columns were used.
 
     The labels are in the first column, or, if the header has several columns of keys, in that with the most labels.
     """
@@ -125,8 +126,8 @@ def _tabled_names(rows: list[list[str]], known: set[str]) -> tuple[dict[str, str
     columns = f"names of column {of_name + 1}, labels of column {of_label + 1}"
     names: dict[str, str] = {}
     for cells in rows:  # of several of a label, such as one for each language, the first that has a name counts
-        if cells[of_name]:
-            names.setdefault(_key(cells[of_label]), cells[of_name])
+        if not names.get(key := _key(cells[of_label])):
+            names[key] = cells[of_name]
     return names, columns
 
 
