@@ -17,9 +17,15 @@ MARGIN_ARRAYS, FITTING_BYTES = 6, 28
 """Arrays of margins, or of weights, that the fit of siblings holds, and bytes of an entry of a working set."""
 MOST_WEIGHTS = 200
 """Largest mean number of weights of a classifier (assumed); with fewer texts of a label, these are their words."""
-ROWS_PER_SECOND, LEVEL_SECONDS = 2.0e5, 1e-3
-"""Rows of working sets that a core fits in a second (`benchmarks/results/linear-docstrings.json`; large sets are slow,
-small ones faster), and the seconds in which it scores a level for a text (assumed)."""
+ENTRIES_PER_SECOND, PRODUCTS_PER_SECOND, ROW_ENTRIES, NODE_SECONDS = 5e7, 2e9, 80, 2e-4
+"""Entries of working sets that a core fits in a second, entries whose products with classifiers it computes, entries
+that take as long as what each row takes besides, and seconds that each node takes besides."""
+COMMON, REFITTED = 0.5, 150
+"""Texts of a cluster relative to its pairs of a text and a label, and the number of violating texts of a node above
+which it is always fitted again. With these six numbers, plans are within a factor of 1.5 of the seconds of six corpora
+(`benchmarks/results/linear-times-*.json`)."""
+LEVEL_SECONDS = 1e-3
+"""Seconds in which a core scores a level for a text (assumed)."""
 
 
 def range_costs(sizes: Sequence[int], terms: float, entries: int, counts: Counts) -> FitCosts:
@@ -45,7 +51,7 @@ def range_costs(sizes: Sequence[int], terms: float, entries: int, counts: Counts
     seconds = entries / COUNTED_PER_SECOND
     if terms:
         seconds += terms * math.log2(max(2, sizes[-2])) / CLUSTERED_PER_SECOND
-    fitting = sum(rows) / ROWS_PER_SECOND
+    fitting = fit_seconds(sizes, entries, counts)
     words = entries / counts.documents * math.sqrt(max(1.0, pairs / counts.labels))
     files = round(FEATURE_BYTES * (min(MOST_WEIGHTS, words) + 1) * nodes) + 4 * counts.labels
     return FitCosts(
@@ -60,6 +66,24 @@ def range_costs(sizes: Sequence[int], terms: float, entries: int, counts: Counts
         part_memory=part if is_divided else 0,
         part_seconds=fitting if is_divided else 0.0,
     )
+
+
+def fit_seconds(sizes: Sequence[int], entries: int, counts: Counts) -> float:
+    """Estimate the seconds in which a core fits the classifiers of all nodes; arguments of `range_costs`."""
+    return sum(_level_seconds(above, below, entries, counts) for above, below in pairwise((1, *sizes)))
+
+
+def _level_seconds(parents: int, nodes: int, entries: int, counts: Counts) -> float:
+    """Estimate the seconds in which a core fits the classifiers of a level, given the nodes of the level above."""
+    documents = counts.documents if parents == 1 else min(counts.documents, COMMON * counts.pairs / parents)
+    positive = min(documents, counts.pairs / nodes * (COMMON if nodes < counts.labels else 1))
+    working_set = min(documents, 3 * positive + SIMILAR + SAMPLED)
+    # The square fits the counts of the six corpora: labels with more texts are harder to tell from their siblings.
+    violating = min(positive**2 / 2, max(working_set, MOST_VIOLATING), documents - working_set)
+    rows = nodes * (working_set + min(1.0, violating / REFITTED) * (working_set + violating))
+    row = entries / counts.documents + ROW_ENTRIES
+    products = 2 * nodes * documents * row  # similarities, then margins
+    return rows * row / ENTRIES_PER_SECOND + products / PRODUCTS_PER_SECOND + NODE_SECONDS * nodes
 
 
 def _siblings_bytes(parents: int, nodes: int, entries: int, counts: Counts) -> int:
