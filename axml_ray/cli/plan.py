@@ -40,7 +40,8 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
 
     counts = count_corpus(settings)
     settings, choices = adapt(settings, counts.documents, counts.labels)
-    choices += planned_selection(settings)
+    settings, selected = planned_selection(settings)
+    choices += selected
     machines = choose_machines(settings, given.gpus, given.memory)
     rates, source = training_rates(settings, counts, machines, given.rate)
     plan = make_plan(settings, counts, machines, rates, source)

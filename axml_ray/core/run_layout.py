@@ -87,6 +87,11 @@ class RunLayout:
         """Return the file of the calibration of scores to probabilities, with the key of the ensemble, JSON."""
         return self.directory / "calibration.json"
 
+    @property
+    def seconds(self) -> Path:
+        """Return the file of the seconds of each phase, those of all starts together, JSON."""
+        return self.directory / "seconds.json"
+
     def predictions(self, split: str) -> Path:
         """Return the directory of the predictions of a split, Parquet."""
         return self.directory / "predictions" / split

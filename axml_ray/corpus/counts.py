@@ -31,13 +31,20 @@ class Counts:
     """Number of words of the vocabulary."""
     word_dimension: int
     tokens: float
-    """Mean number of words of a training document, after cutting."""
+    """Mean number of words of a training document, as members without networks read it."""
+    network_share: float = 1.0
+    """Share of these words that networks read, which cut documents at `network.max_tokens`."""
     longest: int
-    """Number of words of the longest document, after cutting."""
+    """Number of words of the longest document, as networks read it."""
     labels_per_document: float = LABELS_PER_DOCUMENT
     """Mean number of labels of a training document."""
     source: str
     """Where the counts come from, for the report."""
+
+    @property
+    def network_tokens(self) -> float:
+        """Mean number of words of a training document that networks read."""
+        return self.network_share * self.tokens
 
     @property
     def pairs(self) -> int:
@@ -66,6 +73,7 @@ def count_corpus(settings: Experiment) -> Counts:
         )
     has_file = vectors is not None and vectors.is_file()
     share, longest = settings.corpus.test_share, _longest(settings)
+    tokens = min(expected.tokens, settings.corpus.max_tokens)
     return Counts(
         documents=min(expected.documents, settings.training.documents or sys.maxsize),
         valid_documents=valid_documents(settings.corpus, expected.documents),
@@ -73,7 +81,8 @@ def count_corpus(settings: Experiment) -> Counts:
         labels=expected.labels,
         words=expected.words or VOCABULARY_SIZE,
         word_dimension=dimension_of(vectors) if vectors and has_file else settings.corpus.word_dimension,
-        tokens=min(expected.tokens, longest),
+        tokens=tokens,
+        network_share=min(1, longest / tokens),
         longest=longest,
         labels_per_document=expected.labels_per_document or LABELS_PER_DOCUMENT,
         source="corpus.expected; the corpus is not prepared yet",
@@ -87,11 +96,13 @@ def counts_of(corpus: "Corpus", settings: Experiment) -> Counts:
 
     from axml_ray.corpus.preparation.input_changes import changed_settings
 
-    total, pairs, longest = 0, 0, 1
+    total, read, pairs, longest = 0, 0, 0, 1
     for file in corpus.files("train"):
         table = pq.read_table(file, columns=["tokens", "labels"])
-        lengths = pc.min_element_wise(pc.list_value_length(table["tokens"]), _longest(settings))
-        total, longest = total + (pc.sum(lengths).as_py() or 0), max(longest, pc.max(lengths).as_py() or 0)
+        whole = pc.min_element_wise(pc.list_value_length(table["tokens"]), settings.corpus.max_tokens)
+        cut = pc.min_element_wise(whole, _longest(settings))
+        total, read = total + (pc.sum(whole).as_py() or 0), read + (pc.sum(cut).as_py() or 0)
+        longest = max(longest, pc.max(cut).as_py() or 0)
         pairs += pc.sum(pc.list_value_length(table["labels"])).as_py() or 0
     changed = changed_settings(corpus.manifest, settings.corpus)
     stale = f"; its settings differ ({', '.join(changed)}): training will prepare it anew" if changed else ""
@@ -104,6 +115,7 @@ def counts_of(corpus: "Corpus", settings: Experiment) -> Counts:
         words=int(corpus.manifest["counts"]["words"]),
         word_dimension=int(corpus.manifest["word_vector_dimension"]),
         tokens=total / documents,
+        network_share=read / max(1, total),
         longest=longest,
         labels_per_document=pairs / documents,
         source=f"the prepared corpus {corpus.directory}{stale}",

@@ -155,7 +155,9 @@ class NearestNeighbours(SparseMember):
             total = np.maximum(nearest.sum(axis=1).A1, np.finfo(np.float32).tiny).astype(np.float32)
             nearest.data /= np.repeat(total, np.diff(nearest.indptr))
             blocks.append(nearest)
-        return sparse.vstack(blocks, format="csr") @ self.labels
+        scores = sparse.vstack(blocks, format="csr") @ self.labels
+        np.minimum(scores.data, 1, out=scores.data)  # a sum of shares may be above 1 by rounding
+        return scores
 
     def save(self, path: Path, key: str) -> None:
         """Write the texts and their labels, atomically, with the cache key of everything that they depend on."""

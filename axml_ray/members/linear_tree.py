@@ -74,8 +74,12 @@ class LinearTree(Member):
 
     config_class: ClassVar[type[Settings]] = LinearTreeConfig
     scope: ClassVar[Scope] = "tree"
-    one_if_flat: ClassVar[bool] = True
     uses_features: ClassVar[bool] = True
+
+    @classmethod
+    def number_in_run(cls, experiment: Experiment, own: LinearTreeSettings, labels: int) -> int:
+        """Return the number of members: without clusters all would be equal, so the first tree alone has one."""
+        return experiment.ensemble.trees if _depths(experiment, own, labels) else 1
 
     @classmethod
     def configure(cls, experiment: Experiment, settings: LinearTreeSettings) -> LinearTreeConfig:
@@ -108,12 +112,9 @@ class LinearTree(Member):
         from axml_ray.members.linear_costs import range_costs
 
         labels, entries, terms = counts.labels, matrix_entries(counts, experiment.features), 0.0
-        depths = level_depths(labels, experiment.tree.height, experiment.tree.cluster_size)
-        if own.flat:
-            depths = ()
-        elif own.cluster_size is not None and experiment.tree.height:
-            depths = tuple(cluster_depths(labels, own.cluster_size))
-            terms = min(labels * kept_terms(labels), entries * counts.labels_per_document) if depths else 0.0
+        depths = _depths(experiment, own, labels)
+        if own.cluster_size is not None and depths:
+            terms = min(labels * kept_terms(labels), entries * counts.labels_per_document)
         return range_costs([*(2**depth for depth in depths), labels], terms, entries, counts)
 
     def rank(self, texts: TextViews, k: int) -> TopK:
@@ -267,6 +268,12 @@ def write_classifiers(
         arrays |= {f"children.{level}": children for level, children in enumerate(tree.first_child, start=1)}
         join_ranges(files, arrays, directory / FILE, {**ABOUT, FEATURE_COUNT: str(features), KEY: key})
     remove_directory(directory / RANGES)
+
+
+def _depths(experiment: Experiment, own: LinearTreeSettings, labels: int) -> Sequence[int]:
+    """Return the depths of the binary tree that are levels of clusters: of a tree of their own, or of the networks'."""
+    depths = () if own.flat else level_depths(labels, experiment.tree.height, experiment.tree.cluster_size)
+    return cluster_depths(labels, own.cluster_size) if own.cluster_size is not None and depths else depths
 
 
 def is_whole_level(level: int, nodes: int) -> bool:

@@ -207,8 +207,6 @@ class Member(ABC):
     config_class: ClassVar[type[Settings]]
     """Class of the configuration that `configure` returns."""
     scope: ClassVar[Scope] = "run"
-    one_if_flat: ClassVar[bool] = False
-    """Whether trees without clusters give equal members of scope `tree`, so that only the first tree has one."""
     uses_features: ClassVar[bool] = False
     """Whether the kind reads the run's TF-IDF features (`featurizer.py`)."""
     trained_by_workers: ClassVar[bool] = False
@@ -220,6 +218,11 @@ class Member(ABC):
 
     on_accelerator: bool = False
     """Whether an opened member computes on an accelerator, which is fastest with large batches."""
+
+    @classmethod
+    def number_in_run(cls, experiment: Experiment, own: Any, labels: int) -> int:
+        """Return how many members of the kind a run over `labels` trained labels has, given the kind's settings."""
+        return experiment.ensemble.trees if cls.scope == "tree" else 1
 
     @classmethod
     @abstractmethod

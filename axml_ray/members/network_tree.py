@@ -59,7 +59,6 @@ class NetworkTree(Member):
     scope: ClassVar[Scope] = "tree"
     trained_by_workers: ClassVar[bool] = True
     continues: ClassVar[bool] = True
-    not_fitted: ClassVar[frozenset[str]] = frozenset({"checkpoint_minutes"})
 
     def __init__(
         self,

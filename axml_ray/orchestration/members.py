@@ -76,7 +76,8 @@ def fit_members(
     follow: Follow = show,
     stopped: Callable[[], bool] = never,
     before_networks: Callable[[], None] = lambda: None,
-) -> dict[str, float]:
+    spent: Callable[[str, float], None] = lambda kind, seconds: None,
+) -> None:
     """Fit all members of a run that are not fitted yet. Its label trees must be built, and Ray initialised.
 
     Args:
@@ -84,9 +85,8 @@ def fit_members(
         follow: called with each record that workers write to the trees' journals.
         stopped: called about once a second; if it returns true, all tasks and their workers are cancelled.
         before_networks: called once if members remain to be trained by workers, when all others are fitted.
-
-    Returns:
-        Seconds that each kind took in this call, in the order of fitting; members of one kind run in parallel.
+        spent: called with each kind, when its members are fitted, and the seconds that they took in this call; members
+            of one kind run in parallel.
 
     Raises:
         SettingsError: the cluster is too small for one group of workers.
@@ -99,11 +99,11 @@ def fit_members(
         by_kind.setdefault(spec.kind, []).append(spec)
     networks = [kind for kind in by_kind if kinds()[kind].load().trained_by_workers]
     others = [kind for kind in by_kind if kind not in networks]
-    if networks:
+    must_train = not all(one.is_fitted for kind in networks for one in by_kind[kind])
+    if must_train:
         check_fits(run.settings.resources)
-    seconds: dict[str, float] = {}
     for kind in [*others, *networks]:
-        if networks and kind == networks[0] and not all(one.is_fitted for name in networks for one in by_kind[name]):
+        if must_train and kind == networks[0]:
             before_networks()
         began, missing = time.monotonic(), [spec for spec in by_kind[kind] if not spec.is_fitted]
         with phase(kind.replace("_", " ")):
@@ -113,8 +113,7 @@ def fit_members(
                 _train(run, missing, follow, stopped)
             elif missing:
                 _fit(run, missing, stopped)
-        seconds[kind] = time.monotonic() - began
-    return seconds
+        spent(kind, time.monotonic() - began)
 
 
 def _train(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Callable[[], bool]) -> None:

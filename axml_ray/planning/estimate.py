@@ -8,7 +8,7 @@ from axml_ray.corpus.counts import Counts
 from axml_ray.planning.machines import Machines
 from axml_ray.planning.memory import GIB, Memory, candidates_bytes, level_memory, main_memory, network_values
 from axml_ray.planning.phases import Phase, RunPhases
-from axml_ray.planning.shapes import LevelShape, level_shapes
+from axml_ray.planning.shapes import LevelShape, network_shapes
 from axml_ray.planning.work import Work, count_steps, level_work
 from axml_ray.settings import Experiment
 
@@ -56,7 +56,7 @@ class TrainingPlan:
     candidates: int
     """Size of one tree's largest candidate files in bytes: those that a level reads and those that it writes."""
     levels: tuple[LevelPlan, ...]
-    """The levels of one tree, from the top."""
+    """The levels of one tree, from the top; none without networks."""
     operations: float
     """Operations of all trees."""
     seconds: float | None
@@ -90,7 +90,7 @@ def make_plan(
 ) -> TrainingPlan:
     """Estimate memory and time of an experiment; `rates` are those of `training_rates`."""
     workers, trees = settings.resources.min_workers, settings.ensemble.trees
-    shapes = level_shapes(counts.labels, settings.tree)
+    shapes = network_shapes(counts.labels, settings)
     side_by_side = machines.side_by_side(workers, trees)
     memory_gib = machines.memory_of_worker(workers, trees)
     replicated = counts.words * counts.word_dimension + network_values(settings.network, counts.word_dimension)
@@ -112,7 +112,7 @@ def make_plan(
     known = [level.seconds for level in levels if level.seconds is not None]
     files = sorted(candidates_bytes(counts, shape, settings) for shape in shapes[:-1])
     usable = (1 - MARGIN) * memory_gib * GIB
-    seconds = math.ceil(trees / side_by_side) * sum(known) if known and side_by_side else None
+    seconds = math.ceil(trees / side_by_side) * sum(known) if len(known) == len(shapes) and side_by_side else None
     whole = sum(level.work.total for level in levels)
     rate = whole / sum(known) / workers if known else None
     run = RunPhases(settings, counts, machines, seconds, rate)
@@ -126,7 +126,7 @@ def make_plan(
         memory_gib=memory_gib,
         rates=rates,
         rate_source=rate_source,
-        main_memory=max(main_memory(counts, level.memory) for level in levels) if machines.accelerator else 0,
+        main_memory=max((main_memory(counts, level.memory) for level in levels if machines.accelerator), default=0),
         candidates=sum(files[-2:]),
         levels=tuple(levels),
         operations=trees * whole,

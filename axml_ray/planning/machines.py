@@ -68,8 +68,8 @@ def choose_machines(settings: Experiment, gpus: int | None, memory: float | None
         here = torch.cuda.is_available()
         if memory is None:
             memory = torch.cuda.get_device_properties(0).total_memory / GIB if here else ASSUMED_GPU_GIB
+            memory *= min(1.0, share)
             source = "of this machine's GPU" if here else "assumed; give another value by --memory GIB"
-        memory *= min(1.0, share)
     # A GPU that is not here has a 16-bit format.
     is_known = device == "cpu" or precision != "auto" or torch.cuda.is_available()
     return Machines(

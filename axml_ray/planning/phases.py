@@ -17,7 +17,7 @@ from axml_ray.members.label_clusters import CLUSTERED_PER_SECOND
 from axml_ray.members.member import FitCosts, Member
 from axml_ray.planning.machines import Machines, choose_machines
 from axml_ray.planning.memory import FLOAT, candidates_bytes, corpus_bytes, level_memory, main_memory
-from axml_ray.planning.shapes import LevelShape, level_shapes
+from axml_ray.planning.shapes import LevelShape, level_shapes, network_shapes
 from axml_ray.planning.work import count_steps, forward_operations
 from axml_ray.settings import Experiment
 from axml_ray.settings.members import kinds
@@ -99,8 +99,10 @@ def task_memory(settings: Experiment, counts: Counts, machines: Machines | None 
             settings, counts, shape,
             workers=settings.resources.min_workers, accelerator=machines.accelerator, width=machines.width,
         )
-        for shape in level_shapes(counts.labels, settings.tree)
+        for shape in network_shapes(counts.labels, settings)
     ]  # fmt: skip
+    if not levels:
+        return needed
     needed["worker"] = max(main_memory(counts, one) if machines.accelerator else one.total for one in levels)
     if settings.network.label_vector_init != "random":  # each worker reads the features of all labels
         starting = corpus_bytes(counts) + levels[-1].label_table + STARTING_BYTES * label_terms(counts)
@@ -163,8 +165,7 @@ class RunPhases:
         for kind, own in self.settings.members.chosen.items():
             implementation: type[Member] = kinds()[kind].load()
             if not implementation.trained_by_workers:
-                is_one = implementation.one_if_flat and (own.is_flat or len(self.shapes) == 1)
-                count = 1 if is_one or implementation.scope == "run" else self.settings.ensemble.trees
+                count = implementation.number_in_run(self.settings, own, self.counts.labels)
                 found[kind] = count, implementation.costs(self.settings, own, self.counts)
         return found
 
@@ -255,7 +256,7 @@ class RunPhases:
             return beams
         of_word = 2 * 2 * 2 * settings.network.hidden
         of_word += FLOAT * self.counts.word_dimension * settings.network.train_embeddings
-        words = self.workers * settings.training.batch_size * self.counts.tokens
+        words = self.workers * settings.training.batch_size * self.counts.network_tokens
         return round(beams + count_steps(settings, self.counts, shape.number) * words * of_word)
 
     def _predictions(self) -> Iterator[Phase]:
@@ -268,7 +269,7 @@ class RunPhases:
         seconds: float | None = documents * of_text
         if self.networks:
             forward = sum(
-                forward_operations(settings.network, counts.word_dimension, counts.tokens, shape.candidates)
+                forward_operations(settings.network, counts.word_dimension, counts.network_tokens, shape.candidates)
                 for shape in self.shapes
             )
             operations = self.networks * forward / self.workers

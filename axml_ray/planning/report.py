@@ -20,7 +20,8 @@ def render(plan: TrainingPlan) -> Group:
         f"{counts.labels:,} labels, {counts.words:,} words"
     )
     sentences = "\n".join([*notes(plan), *warnings(plan)])
-    tables = [part for table in (work_table, memory_table, phase_table) for part in (table(plan), Text())]
+    shown = (work_table, memory_table, phase_table) if plan.levels else (phase_table,)
+    tables = [part for table in shown for part in (table(plan), Text())]
     return Group(Text(title), Text(), *tables, Text(sentences))
 
 
@@ -92,8 +93,11 @@ def phase_table(plan: TrainingPlan) -> Table:
 def notes(plan: TrainingPlan) -> list[str]:
     """Return sentences on the assumptions behind the numbers: counts, workers, memory, rate."""
     machines, side = plan.machines, plan.side_by_side
+    counts = f"Counts: {plan.counts.source}."
+    if not plan.levels:
+        return [counts]
     lines = [
-        f"Counts: {plan.counts.source}.",
+        counts,
         f"Workers: {plan.trees} × {plan.workers} (trees × workers of a tree) on {machines.units:g} {machines.unit}; "
         f"{side} of {plan.trees} trees at a time.",
         f"Memory: {plan.memory_gib:.1f} GiB a worker, {machines.memory_source}"
@@ -128,7 +132,7 @@ def notes(plan: TrainingPlan) -> list[str]:
 def warnings(plan: TrainingPlan) -> list[str]:
     """Return a sentence for each reason why training would fail, with the settings to change."""
     lines = []
-    if not plan.side_by_side:
+    if plan.levels and not plan.side_by_side:
         needed = plan.workers * plan.machines.unit_share
         lines.append(
             f"WARNING: a tree's {plan.workers} workers need {needed:g} {plan.machines.unit} and the machines have "
@@ -157,7 +161,7 @@ def warnings(plan: TrainingPlan) -> list[str]:
         for phase in plan.phases
         if plan.machines.shared and phase.name != "networks" and phase.memory > machine
     ]
-    return lines or ["Every level fits."]
+    return lines or ["Every level fits." if plan.levels else "Everything fits."]
 
 
 def format_size(of_bytes: float) -> str:

@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 
 from axml_ray.network.tree_level import Level
-from axml_ray.settings import TreeSettings
+from axml_ray.settings import Experiment, TreeSettings
 from axml_ray.tree.label_tree import level_depths
 
 
@@ -49,3 +49,8 @@ def level_shapes(labels: int, tree: TreeSettings) -> tuple[LevelShape, ...]:
         for number, (above, nodes) in enumerate(pairwise(sizes), start=2)
     ]
     return first, *deeper
+
+
+def network_shapes(labels: int, settings: Experiment) -> tuple[LevelShape, ...]:
+    """Return the sizes of the levels that have networks: all levels of a tree, or none without `network_tree`."""
+    return level_shapes(labels, settings.tree) if "network_tree" in settings.members.chosen else ()

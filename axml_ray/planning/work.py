@@ -21,7 +21,7 @@ from axml_ray.network.backends.precision import use_threads
 from axml_ray.network.kinds import build_network
 from axml_ray.planning.machines import Machines
 from axml_ray.planning.memory import FLOAT
-from axml_ray.planning.shapes import LevelShape, level_shapes
+from axml_ray.planning.shapes import LevelShape, network_shapes
 from axml_ray.settings import Experiment, NetworkSettings, at_level
 from axml_ray.training.batches import LevelData, Validation, make_batch
 from axml_ray.training.distributed import DistributedContext
@@ -80,7 +80,7 @@ def count_steps(settings: Experiment, counts: Counts, level: int) -> int:
 
 def level_work(settings: Experiment, counts: Counts, shape: LevelShape, last: bool) -> Work:
     """Return the operations of one level of one tree, of all workers together; `last` says whether it has labels."""
-    document = forward_operations(settings.network, counts.word_dimension, counts.tokens, shape.candidates)
+    document = forward_operations(settings.network, counts.word_dimension, counts.network_tokens, shape.candidates)
     scorings = -(-count_steps(settings, counts, shape.number) // settings.training.eval_every_steps)
     return Work(
         document=document,
@@ -101,11 +101,13 @@ def training_rates(
     Raises:
         SettingsError: the network is not the paper's.
     """
+    shapes = network_shapes(counts.labels, settings)
+    if not shapes:
+        return (), ""
     if settings.network.kind != "attention":
         raise SettingsError(
             f"network.kind: {settings.network.kind} cannot be planned; only the kind attention has estimates"
         )
-    shapes = level_shapes(counts.labels, settings.tree)
     if tflops is not None:
         return (tflops * 1e12,) * len(shapes), "as --rate says"
     if machines.accelerator and not torch.cuda.is_available():
@@ -140,11 +142,12 @@ def measured_rate(
     backend = backend_for(device)
     if backend.step_operations < math.inf:
         use_threads(settings.resources.threads_of_worker)
-    counts = replace(counts, words=min(counts.words, MEASURED_WORDS), tokens=max(1, round(counts.tokens)))
+    tokens = max(1, round(counts.network_tokens))
+    counts = replace(counts, words=min(counts.words, MEASURED_WORDS), tokens=tokens, network_share=1.0)
     if shape.parents is None:
         nodes = min(shape.nodes, MEASURED_NODES)
         shape = replace(shape, rows=nodes, nodes=nodes)
-    operations = TRAINING * forward_operations(settings.network, counts.word_dimension, counts.tokens, shape.candidates)
+    operations = TRAINING * forward_operations(settings.network, counts.word_dimension, tokens, shape.candidates)
     documents = int(max(1, min(settings.training.batch_size, backend.step_operations / operations)))
     shape = measured_shape(settings, shape, documents, memory)
     data, level = generated(counts, shape, BATCHES * documents), shape.level()
@@ -189,7 +192,7 @@ def generated(counts: Counts, shape: LevelShape, documents: int) -> LevelData:
     Parents are drawn from all rows of the table, so a step touches as many distinct rows as any corpus could.
     """
     random = np.random.default_rng(0)
-    tokens = max(1, round(counts.tokens))
+    tokens = max(1, round(counts.network_tokens))
     token_ids = random.integers(1, counts.words, documents * tokens, dtype=np.int32)
     parents, first = None, random.integers(0, shape.nodes, documents)
     if shape.parents is not None:

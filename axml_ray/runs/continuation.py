@@ -10,13 +10,14 @@ trained, `check_trained` and `check_corpora` then tell whether the finished run 
 
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.run_layout import RunLayout
-from axml_ray.settings import Experiment
+from axml_ray.settings import Experiment, changed
 from axml_ray.settings.configuration import load, read_settings
 from axml_ray.settings.members import kinds
+from axml_ray.settings.presets import is_given
 
 if TYPE_CHECKING:
     from axml_ray.runs.run import Run
@@ -46,6 +47,11 @@ def continued_settings(settings: Experiment, directory: Path) -> Experiment:
     """
     old = read_settings(directory)
     stored = load(RunLayout(directory).settings)
+    # `auto` would choose these for the new corpus.
+    for key in (*KEPT, "ensemble.trees") if settings.preset == "auto" else ():
+        if not is_given(key, settings.given):
+            kept = changed(settings, key, _value(old, key))
+            settings = kept.with_given({*settings.given, key})
     _check_settings(settings, old)
     runs = old.runs if settings.runs == stored.runs else settings.runs
     is_old_name = runs == old.runs and settings.name in (old.name, stored.name)
@@ -61,10 +67,15 @@ def continued_settings(settings: Experiment, directory: Path) -> Experiment:
     return settings.model_copy(update={"name": name, "runs": runs, "corpus": corpus, "continue_from": directory})
 
 
+def _value(settings: Experiment, key: str) -> Any:
+    """Return the value of a path, such as `tree.height`."""
+    return reduce(getattr, key.split("."), settings)
+
+
 def _check_settings(settings: Experiment, old: Experiment) -> None:
     """Raise SettingsError if a setting does not fit the weights or the splits of the finished run."""
     for key in KEPT:
-        before, now = (reduce(getattr, key.split("."), one) for one in (old, settings))
+        before, now = _value(old, key), _value(settings, key)
         if before != now:
             raise SettingsError(
                 f"{key}: is {now}, but {before} in {old.run_directory}, whose weights go on training; "

@@ -65,7 +65,8 @@ def fit_combiner(run: Run, validation: Validation) -> None:
     with its number format.
     """
     kind, top_labels = combiner_class(run.settings.ensemble.combiner), run.settings.ensemble.top_labels
-    run.keep_combiner(kind.fit(validation, top_labels))
+    combiner = kind.fit(validation, top_labels)
     # On documents that the combiner was not fitted on: scores of the others are too good.
     held_out = out_of_fold(kind, validation, top_labels)
     run.keep_calibration(Calibration.fit(*held_out, validation.truth))
+    run.keep_combiner(combiner)  # last: a run that has it is not fitted again

@@ -97,9 +97,8 @@ class RunKeys(ABC):
         total = sum(settings.weight for settings in self.settings.members.chosen.values())
         for kind, settings in self.settings.members.chosen.items():
             implementation = kinds()[kind].load()
-            is_one = implementation.one_if_flat and (settings.is_flat or not self.settings.tree.height)
-            trees = 1 if is_one else self.settings.ensemble.trees
-            numbers: list[int | None] = [*range(trees)] if implementation.scope == "tree" else [None]
+            count = implementation.number_in_run(self.settings, settings, self.corpus.trained)
+            numbers: list[int | None] = [*range(count)] if implementation.scope == "tree" else [None]
             for number in numbers:
                 name = kind if number is None else f"{kind}-{number}"
                 yield MemberInfo(name, kind, number, settings.weight / total / len(numbers)), settings

@@ -28,7 +28,7 @@ from axml_ray.ensemble.weights import MEASURED, FittedWeights, choose
 from axml_ray.evaluation.metrics.metrics import ndcg_at
 from axml_ray.runs.fitting import fit_run
 from axml_ray.runs.run import Run
-from axml_ray.settings import Experiment, changed, fingerprint
+from axml_ray.settings import Experiment, changed, fingerprint, with_choices
 from axml_ray.settings.members import kinds
 from axml_ray.settings.presets import TRIED, Choice, is_given
 
@@ -154,7 +154,7 @@ def selection_key(settings: Experiment, corpus: Corpus) -> str:
         corpus.fingerprint,
         settings.model_dump(mode="json", include={"seed", "tree", "features", "members", "ensemble"}),
         settings.training.documents,
-        sorted(settings.given),
+        sorted(key for key in settings.given if is_given(key, ["members"])),
     )
 
 
@@ -174,13 +174,14 @@ def open_selection(settings: Experiment, corpus: Corpus) -> list[Choice] | None:
         return None
 
 
-def planned_selection(settings: Experiment) -> list[Choice]:
-    """Return the choices of a run; before it is started, one row that says what will be chosen, if anything."""
+def planned_selection(settings: Experiment) -> tuple[Experiment, list[Choice]]:
+    """Return the settings with the choices of a run, and these; before it starts, a row that says what will come."""
     try:
         corpus = Corpus.open(settings.corpus_directory)
     except SettingsError:
-        return []
+        return settings, []
     choices = open_selection(settings, corpus)
     if choices is None and settings.preset == "auto" and is_small(settings, corpus):
-        return [Choice("members", "when training starts", "few validation documents: training ones are held out")]
-    return choices or []
+        row = Choice("members", "when training starts", "few validation documents: training ones are held out")
+        return settings, [row]
+    return with_choices(settings, choices or []), choices or []

@@ -100,7 +100,8 @@ def adapt(settings: Experiment, documents: int, labels: int) -> tuple[Experiment
     """
     if settings.preset != "auto":
         return settings, []
-    choices = choose(CorpusSize(documents, labels, settings.corpus.label_names is not None), settings.given)
+    has_names = settings.corpus.label_names is not None
+    choices = choose(CorpusSize(documents, labels, has_names, settings.tree.cluster_size), settings.given)
     adapted = with_choices(settings, choices)
     if not adapted.members.chosen:
         raise SettingsError(

@@ -27,11 +27,6 @@ class MemberSettings(Settings):
     """Weight of the kind in the ensemble's scores, relative to those of the other kinds; 0 leaves the kind out. If
     each label tree has a member of the kind, they divide it equally."""
 
-    @property
-    def is_flat(self) -> bool:
-        """Return whether the members of the kind have no clusters, whatever the label trees are."""
-        return False
-
 
 class NetworkTreeSettings(MemberSettings):
     """The paper's AttentionXML: one network per level of a label tree, configured by `tree`, `network` and
@@ -52,11 +47,6 @@ class LinearTreeSettings(MemberSettings):
     flat: bool = Field(default=False, exclude_if=lambda value: not value)
     """One classifier for each label against all other documents (one-vs-all), without a tree: more accurate for some
     thousand labels, and slow for many."""
-
-    @property
-    def is_flat(self) -> bool:
-        """Return whether the classifiers have no clusters, whatever the label trees are."""
-        return self.flat
 
     @model_validator(mode="after")
     def _cluster_size_is_a_power_of_two(self) -> Self:

@@ -67,7 +67,7 @@ def preset_values(preset: str, given: Values) -> Values:
 
 
 SMALL_DOCUMENTS, LARGE_DOCUMENTS, HUGE_DOCUMENTS = 1_000, 20_000, 200_000
-FLAT_LABELS, WIDE_LABELS = 512, 100_000
+FLAT_LABELS, FIRST_LEVEL_NODES = 512, 8_192
 KNN_DOCUMENTS = 100_000
 """Training texts of which kNN finds the nearest in about two milliseconds (`benchmarks/results/knn-scale.json`)."""
 
@@ -82,6 +82,8 @@ class CorpusSize:
     """Number of labels with training documents."""
     has_names: bool
     """Whether the labels have readable names."""
+    cluster_size: int
+    """Most labels of a cluster."""
 
 
 @dataclass(frozen=True)
@@ -122,13 +124,12 @@ def _tree(size: CorpusSize) -> list[Choice]:
     if size.labels <= FLAT_LABELS or size.documents < SMALL_DOCUMENTS:
         few = labels if size.labels <= FLAT_LABELS else f"{size.documents:,} training texts"
         return [Choice("tree.height", 0, f"{few}: one network scores all labels, without a tree")]
-    if size.labels <= WIDE_LABELS:
-        return [Choice("tree.height", 1, f"{labels}: one level of clusters of at most 16")]
-    # The first level should not have more than about 8,192 nodes, as in the paper's configurations.
-    height, nodes = 1, size.labels / 16
-    while nodes > 8_192:
-        height, nodes = height + 1, nodes / 16
-    return [Choice("tree.height", height, f"{labels}: enough levels to keep the first below about 8,192 nodes")]
+    # All nodes of the first level are scored for each text: about as many as in the paper's configurations, or fewer.
+    height, nodes = 1, size.labels / size.cluster_size
+    while nodes > FIRST_LEVEL_NODES:
+        height, nodes = height + 1, nodes / size.cluster_size
+    reason = f"clusters of at most {size.cluster_size}, the first level below about {FIRST_LEVEL_NODES:,} nodes"
+    return [Choice("tree.height", height, f"{labels}: {reason}")]
 
 
 def _training(size: CorpusSize) -> list[Choice]:

@@ -147,7 +147,9 @@ class LevelTraining:
 
     @property
     def _is_out_of_patience(self) -> bool:
-        return self.state.step - self.state.best_step >= self.settings.patience_steps
+        # Counted to the last evaluation: steps after it have not been scored.
+        evaluated = self.state.step - self.state.step % self.settings.eval_every_steps
+        return evaluated - self.state.best_step >= self.settings.patience_steps
 
     def batches(self) -> Iterator[Batch]:
         """Yield the remaining batches of the current epoch."""

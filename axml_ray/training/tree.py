@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from axml_ray.core import storage
@@ -34,7 +35,7 @@ from axml_ray.tree.label_tree import LabelTree
 
 
 class NetworkTreeConfig(Settings):
-    """The settings that trained networks depend on, and the interval of checkpoints."""
+    """The settings that trained networks depend on, and the interval of checkpoints, which is in no cache key."""
 
     network: NetworkSettings
     training: TrainingSettings
@@ -42,7 +43,7 @@ class NetworkTreeConfig(Settings):
     """C, the number of nodes of a level whose children are scored."""
     max_tokens: int
     """Number of first words of a text that the networks read."""
-    checkpoint_minutes: float
+    checkpoint_minutes: float = Field(default=5.0, exclude=True)  # neither weights nor scores depend on it
 
 
 @dataclass(frozen=True)

@@ -73,11 +73,8 @@ def write_outcome(sweep: Sweep, corpus: Corpus, trials: Sequence[Trial]) -> Tria
     )
     config.unlink(missing_ok=True)  # of an earlier outcome
     best = best_trial(trials)
-    # Only what differs from the defaults. The directories of all runs and corpora are those of the project again.
-    values = stored(trial_settings(sweep, best, f"{sweep.name}-best"), exclude_defaults=True)
-    for name in ("runs", "corpora"):
-        if values.get(name) == name:
-            del values[name]
+    # With all values, as the preset would fill in those that are missing.
+    values = stored(trial_settings(sweep, best, f"{sweep.name}-best"))
     with whole_file(config) as temporary:
         temporary.write_text(
             f"# Trial {best.number} of the sweep {sweep.name}: nDCG@5 {best.score:.2f} on validation after training on "

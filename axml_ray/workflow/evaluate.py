@@ -68,11 +68,12 @@ def evaluate(
 
     Raises:
         SettingsError: the split has no documents; or it must be predicted and a member is missing; or the predictions
-            are of other documents; or another job is working on the run.
+            are of other documents; or another job is working on the run; or there is no threshold to choose.
     """
     settings, corpus = run.settings, run.corpus
     with held(run.layout.directory) as lease:
         predictions = current_predictions(run, split)
+        threshold = best_threshold(current_predictions(run, "valid").read(ENSEMBLE)) if with_label_sets else None
         training = TrainingCounts(corpus.labels.counts, corpus.documents("train"))
         log.info("evaluate: %s %s documents", f"{corpus.documents(split):,}", split)
         with phase("evaluate"), Heartbeat("evaluate"):
@@ -90,8 +91,7 @@ def evaluate(
             metrics["seconds"] = dict(seconds)
         if predictions.left_out is not None:
             metrics["filter_pairs"] = len(predictions.left_out.values)
-        if with_label_sets and corpus.documents("valid"):
-            threshold = best_threshold(current_predictions(run, "valid").read(ENSEMBLE))
+        if threshold is not None:
             metrics["label_sets"] = scores_above(predictions.read(ENSEMBLE), threshold)
         write_metrics(path, metrics)
         log.info("report: explaining the predicted labels of example documents, and writing the page")

@@ -20,7 +20,7 @@ from axml_ray.cluster.failures import recorded_failures
 from axml_ray.cluster.shared_state import check_nodes_see
 from axml_ray.cluster.tasks import maps_in_tasks
 from axml_ray.core.errors import SettingsError
-from axml_ray.core.files import check_fences, remove_directory, whole_file
+from axml_ray.core.files import check_fences, remove_directory, whole_file, write_json
 from axml_ray.core.lease import own
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import TEST, RunLayout
@@ -96,11 +96,11 @@ def _run(settings: Experiment, show_first: ShowFirst | None) -> dict[str, Any]:
     with track(current.settings) as tracked:
         tracked.open()
         tracked.artifact("settings", current.layout.settings)
-        seconds = train(current, rank_early, tracked.record)
+        times = train(current, rank_early, tracked.record)
         log.info("predict: %s test documents", f"{current.corpus.documents(TEST):,}")
-        with _timed(seconds, "predict"):
+        with times.measured("predict"):
             predict_split(current, TEST)
-        metrics = evaluate(current, seconds=seconds)
+        metrics = evaluate(current, seconds=times.seconds)
         tracked.scores(scores_of(metrics))
         tracked.artifact("report", current.layout.charts())
     return metrics
@@ -146,9 +146,35 @@ def begin(settings: Experiment) -> Run:
     return current
 
 
+class PhaseTimes:
+    """Seconds of each phase of a run over all its starts; a file has those of the phases that have ended.
+
+    Attributes:
+        seconds: seconds by the name of the phase.
+    """
+
+    def __init__(self, run: Run):
+        self._file, self._fingerprint = run.layout.seconds, run.corpus.fingerprint
+        self.seconds = {"prepare": 0.0} | read_phase_seconds(self._file, run.corpus)
+        self.seconds["prepare"] = float(run.corpus.manifest["seconds"])
+
+    def add(self, name: str, seconds: float) -> None:
+        """Add the seconds of a phase that has ended."""
+        self.seconds[name] = self.seconds.pop(name, 0.0) + seconds  # last, so that they are in the order of this start
+        write_json(self._file, {"fingerprint": self._fingerprint, "seconds": self.seconds})
+
+    @contextmanager
+    def measured(self, name: str) -> Iterator[None]:
+        """Add the seconds that the block takes."""
+        began = time.monotonic()
+        with phase(name):
+            yield
+        self.add(name, time.monotonic() - began)
+
+
 def train(
     current: Run, before_networks: Callable[[], None] = lambda: None, record: Follow = lambda entry: None
-) -> dict[str, float]:
+) -> PhaseTimes:
     """Build the label trees, and fit the members and the combiner, as far as they are not finished.
 
     Args:
@@ -157,37 +183,26 @@ def train(
         record: called with each record that workers write to the trees' journals, which are also logged as lines.
 
     Returns:
-        Seconds of each phase; a run that is started again adds those of its earlier starts.
+        Seconds of each phase, those of earlier starts of the run included.
 
     Raises:
         SettingsError: the cluster is too small, or there are no validation documents to fit the combiner on.
         RuntimeError: a member failed.
     """
     connect()
-    seconds = {"prepare": float(current.corpus.manifest["seconds"])}
-    before = read_phase_seconds(current.layout.metrics(), current.corpus)
-    with _timed(seconds, "cluster"):
+    times = PhaseTimes(current)
+    with times.measured("cluster"):
         build_trees(current)
 
     def follow(entry: dict[str, Any]) -> None:
         show(entry)
         record(entry)
 
-    seconds |= fit_members(current, follow, before_networks=before_networks)
-    seconds |= {name: spent + before.get(name, 0) for name, spent in seconds.items() if name != "prepare"}
+    fit_members(current, follow, before_networks=before_networks, spent=times.add)
     if not current.has_combiner():
-        with _timed(seconds, "combiner"):
+        with times.measured("combiner"):
             fit_combiner(current, _rank_validation(current))
-    return seconds
-
-
-@contextmanager
-def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
-    """Store the seconds that the block takes."""
-    began = time.monotonic()
-    with phase(name):
-        yield
-    seconds[name] = time.monotonic() - began
+    return times
 
 
 def adapted(settings: Experiment, corpus: Corpus) -> Experiment:

@@ -14,7 +14,7 @@ from axml_ray.core.run_layout import RunLayout
 from axml_ray.core.run_manifest import write_run_manifest
 from axml_ray.corpus.store import Corpus
 from axml_ray.runs.run import Run
-from axml_ray.settings import Experiment
+from axml_ray.settings import Experiment, adapt
 from axml_ray.settings.configuration import load
 
 
@@ -52,6 +52,20 @@ def test_a_continued_run_has_the_old_texts_and_the_new_ones(old: Experiment, tmp
     stored = yaml.safe_load(yaml.safe_dump(settings.model_dump(mode="json")))
     assert load(None, **stored).model_dump() == settings.model_dump()
     assert "continue_from" not in old.model_dump() and "continues" not in old.corpus.model_dump()
+
+
+def test_auto_keeps_the_shapes_of_the_old_run(old: Experiment, tmp_path: Path) -> None:
+    """A config with the preset alone names no shapes, and the preset would choose others for more texts."""
+    config = tmp_path / "mine.yaml"
+    corpus = old.model_dump(mode="json")["corpus"]
+    config.write_text(yaml.safe_dump({"preset": "auto", "name": old.name, "corpus": corpus}), encoding="utf-8")
+    settings = continued_by(old, "--config", str(config))
+    assert settings.continue_from == old.run_directory and settings.network.hidden == old.network.hidden
+    grown, choices = adapt(settings, 500_000, 200_000)
+    assert grown.tree.height == old.tree.height and grown.ensemble.trees == old.ensemble.trees
+    assert "tree.height" not in {choice.key for choice in choices}
+    with pytest.raises(SettingsError, match=r"^tree\.height"):
+        continued_by(old, "--config", str(config), "--tree.height", "3")
 
 
 def test_a_run_that_was_moved_can_be_continued(old: Experiment, tmp_path: Path) -> None:

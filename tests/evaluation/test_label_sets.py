@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import f1_score, precision_score, recall_score
 
+from axml_ray.core.errors import SettingsError
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.topk import TopK
 from axml_ray.evaluation.metrics import label_sets
@@ -63,7 +64,7 @@ def test_no_threshold_is_better(seed, pairs):
 
 def test_without_a_true_prediction_there_is_no_threshold():
     part = TopK(np.array([[3, 1]], np.int32), np.array([[0.5, 0.4]], np.float32)), Ragged.from_rows([[2]])
-    with pytest.raises(ValueError, match="threshold"):
+    with pytest.raises(SettingsError, match="threshold"):
         best_threshold([part])
 
 

@@ -45,6 +45,7 @@ def write_corpus(home: Path, name: str = "toy", seed: int = 0, text: bool = True
         "format": FORMAT,
         "version": VERSION,
         "fingerprint": f"seed {seed}",
+        "seconds": 1.5,
         "files": dict(sorted(files.items())),
         "counts": {
             "documents": {"train": 300, "valid": 20, "test": DOCUMENTS},

@@ -1,6 +1,7 @@
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -48,7 +49,8 @@ def mixed_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A finished run of two trees with members of all kinds, combined by the mean."""
     torch.set_num_threads(1)
     weights = {"network_tree": 0.4, "linear_tree": 0.3, "knn": 0.2, "label_names": 0.1}
-    members = {kind: {"weight": weight} for kind, weight in weights.items()}
+    members: dict[str, dict[str, Any]] = {kind: {"weight": weight} for kind, weight in weights.items()}
+    members["linear_tree"]["cluster_size"] = 4  # with more, one cluster would do, and one member
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("tiny_run.write_corpus", with_names)
         return train_run(tmp_path_factory.mktemp("mixed"), epochs=2, members=members)

@@ -35,7 +35,7 @@ from axml_ray.network.fast.frozen import WORDS
 from axml_ray.network.level_network import TABLE
 from axml_ray.runs.run import Run
 
-BOTH = {"network_tree": {"weight": 0.6}, "linear_tree": {"weight": 0.4}}
+BOTH = {"network_tree": {"weight": 0.6}, "linear_tree": {"weight": 0.4, "cluster_size": 4}}
 
 
 class TestExport:

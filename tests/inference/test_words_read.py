@@ -101,4 +101,4 @@ def test_an_empty_text_has_no_words_to_weigh(run, tmp_path):
 def test_a_plan_counts_what_is_read(run):
     lengths = run.corpus.split("train").tokens.lengths
     counts = count_corpus(run.settings)
-    assert counts.longest == READ and counts.tokens == pytest.approx(np.minimum(lengths, READ).mean())
+    assert counts.longest == READ and counts.network_tokens == pytest.approx(np.minimum(lengths, READ).mean())

@@ -72,6 +72,14 @@ def test_of_equally_similar_texts_the_first_count() -> None:
     np.testing.assert_allclose(scores.toarray(), [[0, 0.5, 0.5, 0, 0]])
 
 
+def test_no_score_is_above_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A label that thousands of neighbours have gets the sum of their shares, which float32 rounds."""
+    monkeypatch.setattr(module, "COMMON_TEXTS", 3_000)
+    rows = np.random.default_rng(0).random((3_000, 4)).astype(np.float32)
+    scores = of(rows, [[0]] * 3_000, 3_000).scores(with_ones(rows[:50]))
+    assert 0.999 < scores.max() <= 1
+
+
 def test_features_of_every_tenth_text_are_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "COMMON_TEXTS", 2)
     rows = np.eye(40, 40) + np.eye(40)[:, [0]].T * 0.5  # the first feature is in all, each has one of its own

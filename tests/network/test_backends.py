@@ -369,4 +369,6 @@ class TestDevices:
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
         monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *given: limits.append(given))
         devices = [reserved_device(gpus, "cuda:1") for gpus in (0, 0.25, 1, 2)]
-        assert devices == [CPU, *[torch.device("cuda", 1)] * 3] and limits == [(0.25, devices[1])]
+        assert devices == [CPU, *[torch.device("cuda", 1)] * 3] and limits == [(0.25, 1)]
+        # The GPU that Ray reserved is the only one that the process sees; PyTorch takes no device without a number.
+        assert reserved_device(0.5) == torch.device("cuda") and limits[1:] == [(0.5, 0)]

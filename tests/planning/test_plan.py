@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from scipy import sparse
 from torch.profiler import ProfilerActivity, profile
 
@@ -22,10 +23,11 @@ from axml_ray.network.fast.attention_xml import FusedAttentionXML
 from axml_ray.network.sharding import Shard
 from axml_ray.planning import memory, work
 from axml_ray.planning.estimate import make_plan
-from axml_ray.planning.machines import Machines, choose_machines
-from axml_ray.planning.report import duration, notes, warnings
+from axml_ray.planning.machines import ASSUMED_GPU_GIB, Machines, choose_machines
+from axml_ray.planning.report import duration, notes, render, warnings
 from axml_ray.planning.shapes import LevelShape, level_shapes
-from axml_ray.settings import Experiment, TreeSettings
+from axml_ray.planning.work import training_rates
+from axml_ray.settings import Experiment, TreeSettings, changed
 from axml_ray.settings.configuration import load
 from axml_ray.training.batches import LevelData, TrueNodes, Validation, make_batch, shuffle_batches
 from axml_ray.training.level import LevelTraining
@@ -356,6 +358,10 @@ def test_counts_of_a_prepared_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert found.word_dimension == tiny_corpus.DIMENSION
     assert found.tokens == pytest.approx(lengths.mean())
     assert found.longest == lengths.max()
+    # Networks read fewer words than members that count features.
+    cut = count_corpus(changed(settings, "network.max_tokens", 2))
+    assert cut.tokens == found.tokens and cut.longest == 2
+    assert cut.network_tokens == pytest.approx(np.minimum(lengths, 2).mean())
 
 
 def test_without_corpus_or_expectation_it_says_what_to_do(tmp_path: Path) -> None:
@@ -391,6 +397,27 @@ def job(tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
         text=True,
         timeout=300,
     )
+
+
+def test_a_run_without_networks_has_no_plan_of_them() -> None:
+    of = counts(documents=1_700_000, labels=2_800_000)
+    members = {"network_tree": {"weight": 0}, "linear_tree": {"weight": 1}}
+    settings = experiment(members=members, network={"kind": "bilstm"})
+    machines = choose_machines(settings, None, None)
+    rates = training_rates(settings, of, machines, None)
+    plan = make_plan(settings, of, machines, *rates)
+    assert plan.levels == plan.too_large == () and plan.seconds == 0 and "worker" not in plan.task_memory
+    assert {"linear tree", "predict"} <= {phase.name for phase in plan.phases} - {"networks"}
+    assert all(phase.seconds is not None for phase in plan.phases)
+    console = Console(width=120, record=True)
+    console.print(render(plan))
+    assert "Workers" not in console.export_text()
+
+
+def test_the_memory_of_a_worker_is_taken_as_given() -> None:
+    settings = experiment(resources={"gpus_per_worker": 0.5})
+    assert choose_machines(settings, None, 40).memory == 40
+    assert choose_machines(settings, None, None).memory == ASSUMED_GPU_GIB / 2
 
 
 @pytest.mark.processes

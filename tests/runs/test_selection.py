@@ -121,21 +121,52 @@ def test_only_small_corpora_hold_documents_out(
 def test_stored_choices_are_of_the_same_settings_and_corpus(corpus: Corpus, settings: Experiment) -> None:
     choices = [Choice("members.linear_tree.flat", True, "why"), Choice("members.knn.neighbours", 50, "why")]
     assert open_selection(settings, corpus) is None
-    assert [choice.key for choice in planned_selection(settings)] == ["members"]
+    planned, [row] = planned_selection(settings)
+    assert planned == settings and row.key == "members"
     keep_selection(RunLayout(settings.run_directory), selection_key(settings, corpus), choices)
-    assert open_selection(settings, corpus) == planned_selection(settings) == choices
+    planned, rows = planned_selection(settings)
+    assert open_selection(settings, corpus) == rows == choices
+    assert planned.members.linear_tree.flat and planned.members.knn.neighbours == 50
     assert open_selection(changed(settings, "members.linear_tree.cost", 2.0), corpus) is None
     assert open_selection(changed(settings, "seed", 4), corpus) is None
-    assert open_selection(settings.model_copy().with_given({"tree.height"}), corpus) is None
+    assert open_selection(settings.model_copy().with_given({"members.knn.neighbours"}), corpus) is None
+    # What it does not read changes nothing: a run that is started again with another one does not select again.
+    assert open_selection(settings.model_copy().with_given({"resources.max_failures"}), corpus) == choices
 
 
-def test_flat_classifiers_are_one_member(corpus: Corpus, settings: Experiment) -> None:
+def test_classifiers_without_clusters_are_one_member(corpus: Corpus, settings: Experiment) -> None:
+    """One-vs-all, or as many labels as one cluster may have: the members of all trees would be equal."""
     from axml_ray.runs.run import Run
 
-    flat = Run(changed(settings, "members.linear_tree.flat", True), corpus)
-    assert flat.member_names == ["network_tree-0", "network_tree-1", "linear_tree-0", "knn"]
-    assert flat.spec("linear_tree-0").weight == pytest.approx(0.35)
-    trees = Run(settings, corpus)
-    assert flat.spec("linear_tree-0").key != trees.spec("linear_tree-0").key
+    clusters = changed(settings, "members.linear_tree.cluster_size", 4)
+    of_networks = changed(settings, "members.linear_tree.cluster_size", None)
+    trees = ["network_tree-0", "network_tree-1", "linear_tree-0", "linear_tree-1", "knn"]
+    assert Run(clusters, corpus).member_names == Run(of_networks, corpus).member_names == trees
+    flat = changed(clusters, "members.linear_tree.flat", True)
+    for one in (flat, settings, changed(of_networks, "tree.height", 0)):
+        run = Run(one, corpus)
+        assert run.member_names == [name for name in trees if name != "linear_tree-1"]
+        assert run.spec("linear_tree-0").weight == pytest.approx(0.35)
+    assert Run(flat, corpus).spec("linear_tree-0").key != Run(clusters, corpus).spec("linear_tree-0").key
     # A setting that changes nothing is not part of a key: fitted members of earlier versions stay valid.
-    assert "flat" not in trees.spec("linear_tree-0").config.model_dump_json()
+    assert "flat" not in Run(clusters, corpus).spec("linear_tree-0").config.model_dump_json()
+
+
+def test_a_fit_of_the_combiner_that_ends_early_is_repeated(
+    corpus: Corpus, settings: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its calibration is part of it, though the combiner alone is needed to rank."""
+    from axml_ray.runs import fitting
+    from axml_ray.runs.run import Run
+
+    run = Run(changed(settings, "members.network_tree.weight", 0.0), corpus)
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(fitting, "out_of_fold", interrupted)
+        fitting.fit_run(run)
+    assert not run.has_combiner()
+    fitting.fit_run(run)
+    assert run.has_combiner() and run.open_calibration() is not None

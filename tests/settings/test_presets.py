@@ -154,21 +154,21 @@ class TestAuto:
         settings = load(preset="recommended", corpus=OWN)
         assert adapt(settings, 10, 3) == (settings, [])
 
-    @given(st.integers(1, 10**8), st.integers(1, 10**8), st.booleans())
-    def test_every_corpus_gets_valid_settings(self, documents, labels, names):
+    @given(st.integers(1, 10**8), st.integers(1, 10**8), st.booleans(), st.sampled_from([2, 4, 16, 64]))
+    def test_every_corpus_gets_valid_settings(self, documents, labels, names, size):
         corpus = {**OWN, **({"label_names": "names.tsv"} if names else {})}
-        settings, choices = adapt(load(preset="auto", corpus=corpus), documents, labels)
+        settings, choices = adapt(load(preset="auto", corpus=corpus, tree={"cluster_size": size}), documents, labels)
         assert load(**settings.model_dump(exclude={"name"})).model_dump(exclude={"name"}) == settings.model_dump(
             exclude={"name"}
         )
         assert len({each.key for each in choices}) == len(choices)
-        height, size = settings.tree.height, settings.tree.cluster_size
-        assert height == 0 or labels / size**height <= 8_192 or labels <= 100_000
+        height = settings.tree.height
+        assert height == 0 or labels / size**height <= 8_192
 
     def test_larger_corpora_get_no_more_passes(self):
         epochs = []
         for documents in (10_000, 100_000, 1_000_000):
-            values = {each.key: each.value for each in choose(CorpusSize(documents, 5_000, False), ())}
+            values = {each.key: each.value for each in choose(CorpusSize(documents, 5_000, False, 16), ())}
             epochs.append(sum(values.get("training.epochs", (4, 3))))
         assert epochs == sorted(epochs, reverse=True)
 

@@ -161,6 +161,13 @@ class TestWhenItEnds:
         assert same(weights(training.network), seen[1])
         assert not same(seen[1], seen[4])
 
+    def test_patience_counts_to_the_last_evaluation(self, scripted):
+        """An epoch has 10 steps, fewer than lie between two evaluations, and more than the patience."""
+        seen = scripted([10, 9, 8])
+        training = small_training(small_network(FLAT), 200, epochs=(9,), eval_every_steps=25, patience_steps=5)
+        assert training.run() == 10
+        assert len(seen) == 2 and training.state.step == 50
+
     def test_a_gain_renews_patience(self, scripted):
         seen = scripted([10, 9, 11, 10, 12, 11, 10])
         training = small_training(small_network(FLAT), 200, epochs=(9,), eval_every_steps=1, patience_steps=2)

@@ -11,6 +11,7 @@ from playwright.sync_api import sync_playwright
 from tiny_corpus import experiment, write_corpus
 
 from axml_ray.corpus.store import Corpus
+from axml_ray.settings import adapt, changed
 from axml_ray.settings.configuration import load
 from axml_ray.tuning.outcome import BEST, OUTCOME, PAGE, best_trial, table, trial_settings, write_outcome
 from axml_ray.tuning.records import Scoring, Trial
@@ -51,8 +52,8 @@ def corpus(tmp_path: Path) -> Corpus:
     return write_corpus(tmp_path / "corpora" / "tiny")
 
 
-def sweep(tmp_path: Path, name: str = "s") -> Sweep:
-    settings = experiment(tmp_path)
+def sweep(tmp_path: Path, name: str = "s", preset: str = "paper") -> Sweep:
+    settings = changed(experiment(tmp_path), "preset", preset)
     training = settings.training.model_copy(update={"documents": 100})
     settings = settings.model_copy(update={"training": training})
     one = Sweep(settings=settings, space=Space.load(["tune_spaces.tree"]), name=name)
@@ -66,13 +67,16 @@ def test_the_best_is_the_first_of_equal_ones() -> None:
         best_trial(TRIALS[5:])
 
 
-def test_settings_found_are_a_config_of_the_main_job(tmp_path: Path, corpus: Corpus) -> None:
-    searched = sweep(tmp_path)
+@pytest.mark.parametrize("preset", ["paper", "recommended", "auto"])
+def test_settings_found_are_a_config_of_the_main_job(tmp_path: Path, corpus: Corpus, preset: str) -> None:
+    """Drawn values may be the paper's where the preset has others."""
+    searched = sweep(tmp_path, preset=preset)
     assert write_outcome(searched, corpus, TRIALS).number == 1
     found = load(searched.directory / BEST)
     assert found.model_dump() == trial_settings(searched, TRIALS[1], "s-best").model_dump()
     assert (found.name, found.tree.height, found.tree.kind, found.network.evidence) == ("s-best", 0, "random", True)
     assert found.training.documents is None  # all of them
+    assert adapt(found, 500, 40) == (found, [])  # nothing is left for `auto` to choose
     assert found.corpus == searched.settings.corpus and found.ensemble == searched.settings.ensemble
     content = json.loads((searched.directory / OUTCOME).read_text())
     assert content["documents"] == 100

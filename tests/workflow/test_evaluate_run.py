@@ -22,6 +22,7 @@ from axml_ray.evaluation.metrics.predictions import Predictions
 from axml_ray.runs.run import Run
 from axml_ray.settings.configuration import load
 from axml_ray.workflow.evaluate import evaluate
+from axml_ray.workflow.train import PhaseTimes
 
 
 @pytest.fixture
@@ -71,6 +72,25 @@ def test_other_splits_have_their_own_files(run, tmp_path):
     assert json.loads((run / "metrics-valid.json").read_text())["split"] == "valid"
     assert Run.open(run).layout.report("valid").is_file()
     assert not (run / "metrics.json").exists() and not (run / "report" / "index.html").exists()
+
+
+def test_label_sets_are_those_above_the_threshold_of_validation_documents(run, tmp_path):
+    write_predictions(run, tmp_path / "corpora/toy", "valid", skill=0.9, seed=0)
+    sets = evaluate_split(run, with_label_sets=True)["label_sets"]
+    assert 0 < sets["threshold"] < 1 and 0 < sets["micro-F1"] <= 100
+
+
+def test_seconds_of_phases_add_up_over_the_starts_of_a_run(run):
+    first = PhaseTimes(Run.open(run))
+    first.add("cluster", 1.0)
+    first.add("combiner", 2.0)
+    again = PhaseTimes(Run.open(run))  # the first was killed: it has written no metrics
+    again.add("cluster", 0.5)
+    with again.measured("predict"):
+        pass
+    expected = {"prepare": 1.5, "combiner": 2.0, "cluster": 1.5, "predict": pytest.approx(0, abs=1)}
+    assert again.seconds == expected
+    assert PhaseTimes(Run.open(run)).seconds == again.seconds
 
 
 def test_evaluates_a_moved_run(run, tmp_path):

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from axml_ray.core.errors import SettingsError
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.topk import TopK
 from axml_ray.evaluation.metrics.rankings import hits
@@ -24,7 +25,7 @@ def best_threshold(rankings: Rankings) -> float:
     """Return the score that, as the least one of a predicted label, gives the best micro-F1.
 
     Raises:
-        ValueError: no document has a true label, or no true label was predicted.
+        SettingsError: no document has a true label, or no true label was predicted.
     """
     blocks, true_labels = [np.empty(0, np.uint32)], 0
     for ranking, truth in rankings:
@@ -50,7 +51,7 @@ def best_threshold(rankings: Rankings) -> float:
             best, threshold = f1[place], scores[place]
         correct = int(counts[-1])
     if not correct:
-        raise ValueError("no true label was predicted, so that no threshold is better than another")
+        raise SettingsError("no true label of a validation document was predicted, so no threshold can be chosen")
     return float(threshold.view(np.float32))
 
 

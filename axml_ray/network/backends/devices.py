@@ -43,7 +43,7 @@ def reserved_device(gpus: float, name: str = "cuda") -> torch.device:
     device = device_named(name if gpus else "cpu")
     if 0 < gpus < 1:
         # The limit of PyTorch's allocator; what CUDA itself takes for each process is not part of the share.
-        torch.cuda.set_per_process_memory_fraction(gpus, device)
+        torch.cuda.set_per_process_memory_fraction(gpus, device.index or 0)  # Ray shows the process its GPU alone
     return device
 
 
