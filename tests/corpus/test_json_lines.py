@@ -111,3 +111,13 @@ def test_without_labels(tmp_path: Path) -> None:
     *documents, bad = JsonLines(path, Fields(labelled=False)).read()
     assert [document.labels for document in documents if isinstance(document, Document)] == [(), (), ("a",)]
     assert isinstance(bad, Rejection)
+
+
+@pytest.mark.parametrize("labels", ["[[{0}, {1}]]", '[{{"id": {0}}}, {{"id": {1}}}]', "[{0}, {1}]"])
+def test_long_integers_stay_different(tmp_path: Path, labels: str) -> None:
+    """They have more digits than a float: labels and ids would become one."""
+    long = 123456789012345678901, 123456789012345678902
+    field = "labels.id" if "id" in labels else "labels"
+    path = write(tmp_path / "a.jsonl", f'{{"text": "t", "labels": {labels.format(*long)}, "id": {long[0]}}}\n'.encode())
+    [document] = JsonLines(path, Fields(labels=field)).read()
+    assert isinstance(document, Document) and document.labels == tuple(map(str, long)) and document.id == str(long[0])

@@ -64,7 +64,7 @@ def test_lines_and_ids(tmp_path: Path) -> None:
     ("content", "documents", "line", "reason"),
     [
         (b'[\n{"text": "t", "labels": []}', 1, 2, "does not end"),
-        (b'[\n{"text": "t", "labels": []},\n{"text": "u', 1, 3, "not JSON"),
+        (b'[\n{"text": "t", "labels": []},\n{"text": "u', 1, 3, "not closed"),
         (b'[\n{"text": "t" "labels": []},\n{"text": "u", "labels": []}]', 1, 2, "not JSON"),
         (b'[\n{"text": "t", "labels": []},\n"x"]', 1, 3, "a string"),
         (b'[{"text": "t", "labels": []}]\n}', 1, 2, "not JSON"),

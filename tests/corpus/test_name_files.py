@@ -87,6 +87,15 @@ def test_names_by_number(tmp_path: Path, lines: str, labels: list[str], names: l
     assert name_labels(labels, path) == names
 
 
+def test_a_first_label_that_cannot_be_told_is_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Labels count from 0 or from 1, and neither 0 nor the number of lines is a label of the corpus."""
+    (tmp_path / "names.txt").write_text("cats\ndogs\nmice\n", encoding="utf-8")
+    for labels, warned in ((["0", "2"], False), (["1", "3"], False), (["1", "2"], True)):
+        caplog.clear()
+        name_labels(labels, tmp_path / "names.txt")
+        assert [record.levelname for record in caplog.records if record.levelname == "WARNING"] == ["WARNING"] * warned
+
+
 def test_a_csv_file_without_a_header(tmp_path: Path) -> None:
     (tmp_path / "n.csv").write_text('0,"cats, small"\n1,dogs\n', encoding="utf-8")
     assert name_labels(["0", "1"], tmp_path / "n.csv") == ["cats, small", "dogs"]

@@ -239,6 +239,39 @@ def test_too_many_bad_records_are_an_error(run: Prepare, tmp_path: Path) -> None
     assert run(train=train, test=many(4, "test"), max_rejected_share=0.09)
 
 
+@pytest.mark.parametrize("name", ["a.jsonl.gz", "a.csv.gz", "a.json", "a.parquet"])
+def test_a_file_that_is_cut_short_is_an_error(run: Prepare, tmp_path: Path, name: str) -> None:
+    """Whatever share of bad records is allowed: how many are lost is not known."""
+    records = [{"text": f"text {i}", "labels": "a;b"} for i in range(2_000)]
+    path = tmp_path / name
+    if name == "a.parquet":
+        pq.write_table(pa.Table.from_pylist(records), path)
+    elif name == "a.json":
+        path.write_text(json.dumps(records))
+    else:
+        rows = lines([(record["text"], ["a", "b"]) for record in records])
+        table = "text,labels\n" + "".join(f"{record['text']},a;b\n" for record in records)
+        path.write_bytes(gzip.compress(table.encode() if "csv" in name else rows))
+    assert run(train=(path,), test=many(9)).documents("test") == 9
+    path.write_bytes(path.read_bytes()[:-300])
+    assert error_of(run, train=(path,), test=many(9), max_rejected_share=0.9).startswith(f"{path}:")
+
+
+def test_labels_that_no_training_text_has_are_warned_of(run: Prepare) -> None:
+    """Pandas writes a column of integers with a missing value as floats, which CSV cannot tell from strings."""
+
+    def warnings(written: str) -> list[str]:
+        test = [(f"new text {i}", [written.format(i % 5)]) for i in range(9)]
+        corpus = run(
+            train=[(f"text {i}", [str(i % 5)]) for i in range(60)], test=test, directory=f"corpus{written[2:]}"
+        )
+        return list(corpus.manifest["summary"]["warnings"])
+
+    assert warnings("{}") == []
+    [warning] = warnings("{}.0")
+    assert warning.startswith("9 of 9 labels of the test texts")
+
+
 def test_missing_files_are_named(run: Prepare, tmp_path: Path) -> None:
     missing = tmp_path / "none.jsonl"
     assert error_of(run, train=(missing,), test=many(4)) == f"corpus.train: no file matches '{missing}'"

@@ -42,6 +42,13 @@ def test_urls_are_read_through_file_systems(tmp_path: Path) -> None:
         found = listed(pattern)
         assert [len(list(reader.read())) for reader in found] == counts, pattern
         assert all(reader.path.startswith("file://") for reader in found)
+    # Names of files may have characters that a URL must escape; those of ids are the files'.
+    (tmp_path / "b c").mkdir()
+    (tmp_path / "b c" / "100% d.jsonl").write_bytes(LINE)
+    for pattern in (f"{url}/b%20c", f"{url}/**/100*"):
+        [reader] = listed(pattern)
+        [document] = reader.read()
+        assert isinstance(document, Document) and document.id == "100% d.jsonl:1" and file_size(reader.path)
     first = next(iter(listed(f"{url}/a.jsonl")[0].read()))
     assert isinstance(first, Document)
     assert (first.id, first.file) == ("a.jsonl:1", f"{url}/a.jsonl")

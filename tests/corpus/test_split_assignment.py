@@ -1,8 +1,13 @@
 """Which documents go to which split."""
 
+import numpy as np
 from corpus.preparing import Prepare, ids, many, rows
+from hypothesis import given
+from hypothesis import strategies as st
 
-from axml_ray.settings import SPLITS
+from axml_ray.corpus.preparation.split_assignment import TRAIN, VALID, assign_splits
+from axml_ray.corpus.preparation.staging import DOCUMENT_FACTS
+from axml_ray.settings import SPLITS, CorpusSettings
 
 
 def test_validation_is_drawn_from_train(run: Prepare) -> None:
@@ -45,3 +50,18 @@ def test_duplicates_are_dropped_and_the_test_copy_is_kept(run: Prepare) -> None:
     assert ids(corpus, "test") == ["d200000", "d200001"]
     assert corpus.manifest["counts"]["duplicates"] == 6
     assert run(train=train, valid=valid, test=test, directory="all").documents("train") == 6
+
+
+@given(st.lists(st.integers(0, 30), min_size=20, max_size=200), st.integers(1, 20))
+def test_validation_does_not_divide_equal_texts(texts: list[int], wanted: int) -> None:
+    facts = np.zeros(len(texts), dtype=DOCUMENT_FACTS)
+    facts["low"] = texts
+    facts["draw"] = np.random.default_rng(0).permutation(31)[texts]  # equal texts have equal draws
+    split = np.zeros(len(texts), dtype=np.int8)
+    settings = CorpusSettings(source="installed_packages", test_share=0, valid_documents=wanted)
+    assign_splits(settings, split, facts, str)
+    in_valid, in_train = (set(facts["low"][split == number].tolist()) for number in (VALID, TRAIN))
+    first = int(facts["low"][facts["draw"].argmin()])
+    # Only where the text that is drawn first has more copies than are wanted, it is in both.
+    assert in_valid and in_valid & in_train <= {first} and (not in_valid & in_train or in_valid == {first})
+    assert 1 <= (split == VALID).sum() <= min(wanted, max(1, len(texts) // 10))

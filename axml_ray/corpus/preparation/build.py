@@ -39,6 +39,7 @@ from axml_ray.corpus.preparation.checks import (
     overlap_warning,
     segmentation_warning,
     separator_warning,
+    unseen_warning,
 )
 from axml_ray.corpus.preparation.input_changes import Inputs
 from axml_ray.corpus.preparation.merging import merge_labels, merge_words
@@ -138,6 +139,7 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
         raise SettingsError(f"corpus.min_label_count is {settings.min_label_count}: no label occurs so often")
     if not labels["trained"]:
         raise SettingsError(f"{describe_split('train')}: no training document has a label")
+    warn(unseen_warning(labels))
     warn(lookalike_warning(pq.read_table(work / "labels.parquet", columns=["label"])["label"]))
     if settings.continues is not None:
         check_kept_labels(work, settings.continues)
@@ -298,6 +300,11 @@ def stage_sources(workspace: Workspace, readers: list[tuple[str, Reader]]) -> tu
                 for line in file:
                     output.write(line)
                     record = json.loads(line)
+                    if record["ends_file"]:  # how much is lost is not known, so that no share allows it
+                        raise SettingsError(
+                            f"{record['file']}:{record['line']}: {record['reason']}; get the whole file, or remove "
+                            "what cannot be read"
+                        )
                     first = first or record
                     # Counted without the details that differ between records.
                     reason = record["reason"].partition(":")[0].partition(" at ")[0]

@@ -2,7 +2,7 @@
 
 import re
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -28,6 +28,8 @@ MIN_PHRASE, MIN_PHRASE_SHARE = 6, 0.1
 by their characters, in all words and such characters. Texts whose words were separated beforehand have few phrases."""
 MAX_PHRASE_BLOCKS = 16
 """Number of blocks in which phrases are looked for."""
+MAX_UNSEEN_SHARE = 0.5
+"""Maximum share of the labels of validation or test texts that no training text has."""
 MIN_KNOWN_TEXTS_SHARE = 0.1
 """Minimum share of the validation or test texts that are training texts, too."""
 UNUSUAL_BLANKS = r"\p{Cf}|[^\P{Z} ]|[\t\n\r]|  "
@@ -164,6 +166,22 @@ def overlap_warning(known_texts: dict[str, int], documents: dict[str, int]) -> s
             return (
                 f"{known_texts[split]:,} of {documents[split]:,} texts of corpus.{split} are also in train, so scores "
                 "will be too good; leave them out of one, or set corpus.drop_duplicates to true"
+            )
+    return None
+
+
+def unseen_warning(labels: Mapping[str, int]) -> str | None:
+    """Return a warning if most labels of validation or test documents have no training document: none can be predicted.
+
+    It is so where a cell of several labels is one label, or where files write labels differently, such as 3 and 3.0.
+    `labels` has the numbers of pairs of a document and a label that `merge_labels` returns.
+    """
+    for split in ("test", "valid"):
+        pairs, unseen = labels[f"pairs_{split}"], labels[f"unseen_pairs_{split}"]
+        if unseen > MAX_UNSEEN_SHARE * pairs:
+            return (
+                f"{unseen:,} of {pairs:,} labels of the {split} texts are of no training text, so they can never be "
+                "predicted; see in the corpus's report whether labels are separated, and written alike in all files"
             )
     return None
 

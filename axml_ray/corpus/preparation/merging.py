@@ -75,7 +75,8 @@ def merge_labels(paths: Sequence[str], work: Path, settings: CorpusSettings) -> 
     """Write `labels.parquet`, and each block's `label_ids` and `labelled` (bool [documents]).
 
     Returns numbers of labels: `all` before rare ones are dropped, `labels` of the corpus, `trained`, which have
-    training documents, and `unseen_valid` and `unseen_test`, which have none.
+    training documents, and `unseen_valid` and `unseen_test`, which have none. For these two splits also `pairs_valid`
+    and so on, of a document and a label, and `unseen_pairs_valid` and so on, those of unseen labels.
     """
     blocks = [StagedBlock(Path(path)) for path in paths]
     table = _sum_counts(
@@ -97,9 +98,14 @@ def merge_labels(paths: Sequence[str], work: Path, settings: CorpusSettings) -> 
     counts_of_labels |= {
         "labels": len(labels),
         "trained": int(np.count_nonzero(counts)),
-        "unseen_valid": int((unseen & (table["valid"].to_numpy() > 0)).sum()),
-        "unseen_test": int((unseen & (table["test"].to_numpy() > 0)).sum()),
     }
+    for split in ("valid", "test"):
+        pairs = table[split].to_numpy()
+        counts_of_labels |= {
+            f"unseen_{split}": int((unseen & (pairs > 0)).sum()),
+            f"pairs_{split}": int(pairs.sum()),
+            f"unseen_pairs_{split}": int(pairs[unseen].sum()),
+        }
 
     def save_ids(block: StagedBlock, ids: np.ndarray, _: pa.ChunkedArray) -> None:
         block.save("label_ids", ids.astype(np.int32))

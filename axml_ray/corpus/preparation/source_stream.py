@@ -11,7 +11,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -107,8 +107,7 @@ def stage_source_block(block: SourceBlock, size: int, stage: Path, settings: Cor
                 with path.with_suffix(".rejected.jsonl").open("w", encoding="utf-8") as file:
                     for record in records:
                         if isinstance(record, Rejection):
-                            rejected = {"file": record.file, "line": record.line, "reason": record.reason}
-                            file.write(json.dumps(rejected, ensure_ascii=False) + "\n")
+                            file.write(json.dumps(asdict(record), ensure_ascii=False) + "\n")
     except OSError as error:
         rows.append({"path": "", "rows": 0, "failure": f"{stage} cannot be written: {error.strerror or error}"})
     except ValueError as error:

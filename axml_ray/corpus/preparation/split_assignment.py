@@ -98,6 +98,9 @@ def assign_splits(
         count = valid_documents(settings, len(train))
         if largest_valid_draw is not None:
             count = min(count, int((draw[train] <= np.uint64(largest_valid_draw)).sum()))
+        if 0 < count < len(train) and draw[train[count]] == draw[train[count - 1]]:
+            # Equal texts have equal draws. Those that the end would divide stay in train, unless no other is drawn.
+            count = int(np.searchsorted(draw[train], draw[train[count]])) or count
         split[train[:count]] = VALID
     if settings.max_train_documents is not None:
         surplus = in_draw_order[split[in_draw_order] == TRAIN][settings.max_train_documents :]

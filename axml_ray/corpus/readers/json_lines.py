@@ -5,7 +5,9 @@ surrogates) and gives the reason for an error.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -16,6 +18,8 @@ from axml_ray.corpus.readers.line_blocks import Damage, LineRange, decode_line, 
 from axml_ray.corpus.readers.source_files import SourceFile
 from axml_ray.corpus.records.records import Document, Rejection, read_document
 from axml_ray.corpus.records.values import json_type
+
+_LARGE_INTEGER = re.compile(rb"\d{19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,24 +36,23 @@ class JsonLines(LineRange):
         A truncated or corrupt compressed file ends with a rejection at the line where the damage begins. Truncation
         loses that line and all that follow; corruption also loses up to 128 KiB decompressed in the same step.
         """
-        exact = (self.fields.id, *self.fields.label_fields)
         for number, line in self.lines():
             if isinstance(line, Damage) or line.strip():
-                yield read_document(self.fields, self.path, number, partial(parse_object, line, exact))
+                yield read_document(self.fields, self.path, number, partial(parse_object, line))
 
 
-def parse_object(line: bytes | Damage, exact: Sequence[str] = ("id",)) -> dict[str, Any]:
-    """Parse a JSON object; integers of more than 64 bits in the fields `exact` must not become floats, as in orjson.
+def parse_object(line: bytes | Damage) -> dict[str, Any]:
+    """Parse a JSON object.
 
     Raises:
         ValueError: the line is not a JSON object; the message is the reason.
     """
-    try:
-        record = orjson.loads(line)  # type: ignore[arg-type]  # orjson refuses a Damage, decode_line says why
-        if type(record) is dict and not any(_has_float(record.get(name)) for name in exact):
-            return record
-    except orjson.JSONDecodeError:
-        pass
+    # orjson makes floats of integers of more than 64 bits, so that two ids or labels could become one.
+    if not isinstance(line, Damage) and not _LARGE_INTEGER.search(line):
+        with suppress(orjson.JSONDecodeError):
+            record = orjson.loads(line)
+            if type(record) is dict:
+                return record
     try:
         record = json.loads(decode_line(line))
     except json.JSONDecodeError as error:
@@ -59,10 +62,6 @@ def parse_object(line: bytes | Damage, exact: Sequence[str] = ("id",)) -> dict[s
     if not isinstance(record, dict):
         raise ValueError(f"not a JSON object but {json_type(record)}")
     return record
-
-
-def _has_float(value: object) -> bool:
-    return type(value) is float or (type(value) is list and float in map(type, value))
 
 
 def is_repository_json(path: SourceFile) -> bool:

@@ -15,7 +15,7 @@ from axml_ray.corpus.readers.json_lines import parse_object
 from axml_ray.corpus.readers.line_blocks import LONGEST_LINE
 from axml_ray.corpus.readers.source_files import SourceFile
 from axml_ray.corpus.readers.text_streams import open_text, read_bytes
-from axml_ray.corpus.records.records import Document, Fields, Rejection, read_document
+from axml_ray.corpus.records.records import Document, Fields, Rejection, UnreadableRestError, read_document
 
 READ_BYTES = 1 << 20
 _TOKEN = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[{}\[\]]|[^\s,{}\[\]"]+', re.DOTALL)
@@ -40,12 +40,11 @@ class JsonObjects:
             OSError: the file cannot be opened or read.
         """
         last_line = count = 0
-        exact = (self.fields.id, *self.fields.label_fields)
 
         def parse(content: bytes | str) -> dict[str, Any]:
             if isinstance(content, str):
-                raise ValueError(content)
-            return parse_object(content, exact)
+                raise UnreadableRestError(content)
+            return parse_object(content)
 
         for line, content in _read_values(self.path):
             count, last_line = (count + 1 if line == last_line else 1), line
@@ -107,6 +106,6 @@ def _read_values(path: SourceFile) -> Iterator[tuple[int, bytes | str]]:
     if problem:
         yield line, problem
     elif depth:
-        yield line, buffer
+        yield line, "is not closed; nothing after it is read"
     elif in_array:
         yield line, "the array does not end; the file may be cut short"

@@ -11,7 +11,7 @@ from typing import BinaryIO, Self
 
 from axml_ray.corpus.readers.source_files import SourceFile
 from axml_ray.corpus.readers.text_streams import open_text, read_bytes
-from axml_ray.corpus.records.records import Fields
+from axml_ray.corpus.records.records import Fields, UnreadableRestError
 
 LONGEST_LINE = 64 << 20
 """Maximum length of a line, in bytes."""
@@ -103,9 +103,9 @@ def number_lines(blocks: Iterable[bytes | Damage], lines_before: int = 0) -> Ite
 
 
 def decode_line(line: bytes | Damage) -> str:
-    """Decode UTF-8; a ValueError gives the reason if it is none."""
+    """Decode UTF-8; a ValueError gives the reason if it is none, an `UnreadableRestError` if the file ends there."""
     if isinstance(line, Damage):
-        raise ValueError(line.reason)
+        raise (ValueError if line.lines else UnreadableRestError)(line.reason)
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:

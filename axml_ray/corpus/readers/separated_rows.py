@@ -22,7 +22,7 @@ class LineStream:
     """Iterates over the lines of a file as text, and can go back to the first line of the current row.
 
     It takes what `line_blocks.read_line_blocks` yields. A byte that is not UTF-8 becomes a lone surrogate. `damage` has
-    line number and reason of each unreadable part.
+    the line number of each unreadable part.
     """
 
     def __init__(self, blocks: Iterable[bytes | Damage]):
@@ -30,7 +30,7 @@ class LineStream:
         self._lines: list[tuple[int, str]] = []
         self._row = self._next = 0
         self._loaded = 0
-        self.damage: list[tuple[int, str]] = []
+        self.damage: list[tuple[int, Damage]] = []
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -69,7 +69,7 @@ class LineStream:
         self._row = 0
         for content in self._blocks:
             if isinstance(content, Damage):
-                self.damage.append((self._loaded + 1, content.reason))
+                self.damage.append((self._loaded + 1, content))
                 self._loaded += content.lines
                 continue
             lines = content.decode("utf-8", "surrogateescape").split("\n")

@@ -5,6 +5,7 @@ import glob
 import io
 from pathlib import Path
 from typing import BinaryIO
+from urllib.parse import quote
 
 import pyarrow as pa
 from pyarrow import fs
@@ -94,7 +95,9 @@ def _list_url(url: str, suffixes: tuple[str, ...]) -> tuple[list[SourceFile], bo
         names = [name for name in visible if _parts_match(name.split("/"), magic)]
     else:
         names = [name for name in below if _has_suffix(name, suffixes)]
-    return [f"{base.rstrip('/')}/{name}{separator}{query}" for name in names], not magic
+    # The names are those of the store; in a URL, blanks and percent signs are escaped.
+    quoted = [quote(name, safe="/!$&'()*+,;=:@~") for name in names]
+    return [f"{base.rstrip('/')}/{name}{separator}{query}" for name in quoted], not magic
 
 
 def _parts_match(names: list[str], pattern: list[str]) -> bool:

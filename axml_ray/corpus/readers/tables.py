@@ -34,7 +34,7 @@ DATASETS_METADATA = b"huggingface"
 """Key of a schema's metadata under which `datasets` stores the features of a data set, as JSON."""
 NULL = r"\N"
 """Null in files that MySQL, PostgreSQL and Hive export."""
-DAMAGE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError)
+DAMAGE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError, OverflowError)
 """The exceptions that reading a damaged table raises; a damaged size may exceed the memory."""
 
 
@@ -65,7 +65,8 @@ class _TableRows(ABC):
                 if is_unreachable(error, self.path):
                     raise
                 reason = f"not a {self.form} file, or damaged from here on: {' '.join(str(error).split())}"
-                yield Rejection(file=storable(str(self.path)), line=row + 1, reason=reason)
+                file = storable(str(self.path))
+                yield Rejection(file=file, line=row + 1, reason=reason, ends_file=True)
 
     @abstractmethod
     def _batches(self, raw: BinaryIO) -> Iterator[tuple[Fields, pa.RecordBatch]]:
@@ -256,8 +257,8 @@ class SeparatedValues:
                 continue
             cells = (None if cell == NULL else cell for cell in row)
             yield read_document(self.fields, self.path, line, dict(zip(names, cells, strict=True)))
-        for line, reason in lines.damage:
-            yield Rejection(file=file, line=line, reason=reason)
+        for line, damage in lines.damage:
+            yield Rejection(file=file, line=line, reason=damage.reason, ends_file=not damage.lines)
 
     def _delimiter_of(self, header: str) -> str:
         """Return the delimiter with which a header line names the required columns, or else the likeliest."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
+from urllib.parse import unquote
 
 from axml_ray.corpus.records.values import MISSING, id_of, is_positive, labels_of, storable, text_of, value_at
 from axml_ray.corpus.text.tokenizer import SEPARATOR
@@ -35,6 +36,12 @@ class Rejection:
     line: int
     """Line number, or row number in a table, from 1."""
     reason: str
+    ends_file: bool = False
+    """Whether nothing after it can be read, as in a file that is cut short."""
+
+
+class UnreadableRestError(ValueError):
+    """A record and everything after it in its file cannot be read; the message is the reason."""
 
 
 class Reader(Protocol):
@@ -134,12 +141,12 @@ def read_document(
     file = storable(str(path))
     try:
         text, labels, record_id = fields.read(record() if callable(record) else record)
-    except ValueError as error:
-        return Rejection(file=file, line=line, reason=str(error))
+    except (ValueError, OverflowError) as error:
+        return Rejection(file=file, line=line, reason=str(error), ends_file=isinstance(error, UnreadableRestError))
     document_id = record_id or f"{fields.file_name(path)}:{at or line}"
     return Document(text=text, labels=labels, file=file, line=line, id=document_id)
 
 
 def file_name(file: Path | str) -> str:
     """Return the last part of a path or URL."""
-    return storable(file.name if isinstance(file, Path) else file.partition("?")[0].rpartition("/")[2])
+    return storable(file.name if isinstance(file, Path) else unquote(file.partition("?")[0].rpartition("/")[2]))
