@@ -281,7 +281,7 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
             path, _, name = key.rpartition(".")
             group = given
             if path:
-                group = given[path] = dict(given.get(path, {}))
+                group = given[path] = dict(given.get(path) or {})
             if name in group:
                 raise SettingsError(
                     f"settings: {key} is set by the estimator itself; remove it (its parameters are trees, preset, "

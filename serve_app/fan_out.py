@@ -77,8 +77,9 @@ class FanOut:
                     done, pending = await asyncio.wait(pending, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
                     if not done:
                         break
-                    # A slow deployment gets at least twice the time of the one that answered last.
-                    patience = max(PATIENCE_S, time.monotonic() - started)
+                    # A slow deployment gets at least twice the time of the one that answered last, within the limit.
+                    elapsed = time.monotonic() - started
+                    patience = min(max(PATIENCE_S, elapsed), 0.9 * (self._limit - elapsed))
             for deployment, call in calls.items():
                 if call in pending:
                     self._mark_away(deployment, edition)

@@ -74,10 +74,14 @@ class Guard:
         if is_head:  # FastAPI has no routes for it; the answer is that of GET without the body
             scope = {**scope, "method": "GET"}
 
+        is_started = False
+
         async def send_safely(message: Message) -> None:
+            nonlocal is_started
             if is_head and message["type"] == "http.response.body":
                 message = {**message, "body": b""}
             if message["type"] == "http.response.start":
+                is_started = True
                 added = MutableHeaders(scope=message)
                 for name, value in SAFE.items():
                     added.setdefault(name, value)
@@ -97,7 +101,14 @@ class Guard:
             return
         self.service.in_flight += 1
         try:
-            await self._read_and_forward(scope, receive, send_safely)
+            if path.startswith(GUARDED):
+                await self._read_and_forward(scope, receive, send_safely)
+            else:  # no other route takes a body
+                await self.app(scope, receive, send_safely)
+        except Exception:  # answered here, with the headers; raised again for the server's log
+            if not is_started:
+                await problem(500, "internal error; see the server's log")(scope, receive, send_safely)
+            raise
         finally:
             self.service.in_flight -= 1
 

@@ -164,6 +164,7 @@ class Service:
         if self._served and self._served.edition == edition:
             return
         bundle = await asyncio.to_thread(edition.open)
+        await asyncio.to_thread(getattr, bundle, "combination")  # now: the files may be replaced before a request
         served = ServedBundle(edition, bundle, await asyncio.to_thread(Codec, bundle))
         await self.fan_out.open(edition, OPEN_S)
         self._served = served

@@ -52,10 +52,13 @@ def absolute(path: str | Path) -> Path:
     """Return an absolute path, starting at the project's directory; globs are kept. A URL becomes a path of the cache.
 
     Raises:
-        UrlError: a URL has an unknown scheme, no bucket, or options or credentials in it.
+        UrlError: a URL has an unknown scheme, no bucket, or options or credentials in it; or a user has no home.
     """
     if not is_url(path) or (match := _URL.fullmatch(str(path))) is None:
-        return Path(os.path.normpath(project_directory() / Path(path).expanduser()))
+        try:
+            return Path(os.path.normpath(project_directory() / Path(path).expanduser()))
+        except RuntimeError:
+            raise UrlError(f"{path}: there is no such user; give the path of the directory") from None
     scheme, rest = match[1].lower(), match[3]
     if scheme == "file":
         return Path(os.path.normpath(f"/{rest.removeprefix('localhost').lstrip('/')}"))

@@ -36,6 +36,11 @@ def _not_blank(place: Any) -> Any:
     return place
 
 
+def _absolute_text(place: Any) -> Any:
+    # Before pydantic makes it a path, which has one slash where a URL has two.
+    return absolute(place) if isinstance(_not_blank(place), str) else place
+
+
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 """Pattern of a name that serves as a directory's name."""
 Name = Annotated[str, Field(pattern=f"^{NAME}$")]
@@ -46,7 +51,7 @@ _as_stored = PlainSerializer(
     when_used="json",
 )
 AbsolutePlace = Annotated[Path | str, BeforeValidator(_not_blank), AfterValidator(absolute_place), _as_stored]
-AbsolutePath = Annotated[Path, BeforeValidator(_not_blank), AfterValidator(absolute), _as_stored]
+AbsolutePath = Annotated[Path, BeforeValidator(_absolute_text), AfterValidator(absolute), _as_stored]
 Precision = Literal["auto", "bfloat16", "float16", "tf32", "float32"]
 Weights = Literal["float32", "bfloat16", "int8"]
 """Number format of a bundle's matrices."""

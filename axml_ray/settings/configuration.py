@@ -128,8 +128,8 @@ class _Loader(yaml.SafeLoader):
 
 def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings in `base`, replaced by those in `over` group by group."""
-    both = {key: merged(base[key], over[key]) for key in base.keys() & over.keys() if isinstance(over[key], dict)}
-    return {**base, **over, **both}
+    common = [key for key in base if isinstance(base[key], dict) and isinstance(over.get(key), dict)]
+    return {**base, **over, **{key: merged(base[key], over[key]) for key in common}}
 
 
 def _keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -26,6 +26,7 @@ from axml_ray.core.lease import LeaseLostError, own
 from axml_ray.core.paths import absolute, cache, portable, url_of, with_urls
 from axml_ray.core.storage import MANIFEST, StoreError, fetch
 from axml_ray.settings import Experiment, stored
+from axml_ray.settings.configuration import load
 from axml_ray.training.progress import Follower, Journal
 
 
@@ -71,6 +72,9 @@ def test_other_urls_are_an_error_and_not_a_directory(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SettingsError):
         absolute(place)
+    for key in ("runs", "corpora"):  # pydantic would make it a path, with one slash, before it is looked at
+        with pytest.raises(SettingsError, match=f"^{key}"):
+            load(None, corpus={"source": "installed_packages"}, **{key: place})
     assert not list(tmp_path.iterdir())
 
 

@@ -4,6 +4,7 @@ Attention of labels and clusters against equation 2 word by word in float64; and
 """
 
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import numpy as np
@@ -206,3 +207,8 @@ class TestShown:
     def test_a_text_cannot_move_the_cursor(self, tagger):
         [row] = tagger.tag(["key1 \x1b[2J key2 \r\x07"], top_k=1, explain=True)
         assert "\x1b[2J" not in row[0].ansi() and "\r" not in row[0].ansi() and "\x07" not in row[0].ansi()
+
+    def test_a_name_cannot_either(self, tags):
+        """Bundles come from others, too."""
+        shown = as_ansi(replace(tags[0].explanation, name="a\x1b]0;b\x07\x1b[2Jc"))
+        assert "\x1b]" not in shown and "\x07" not in shown and "\x1b[2J" not in shown

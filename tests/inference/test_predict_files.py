@@ -19,9 +19,11 @@ from axml_ray.cli.predict import main
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.lease import own
 from axml_ray.core.ragged import Ragged
+from axml_ray.core.storage import sha256
 from axml_ray.corpus.readers.json_lines import JsonLines
 from axml_ray.corpus.readers.sources import Document, open_readers
 from axml_ray.inference.bundle.export import export_bundle
+from axml_ray.inference.bundle.manifest import MANIFEST
 from axml_ray.inference.predict import predict_files as module
 from axml_ray.inference.predict.predict_files import (
     DOCUMENTS,
@@ -190,6 +192,14 @@ class TestCommand:
 def test_a_directory_of_something_else(inputs, bundle_directory, tmp_path):
     with pytest.raises(SettingsError, match="exists and holds no predictions"):
         predict_files(bundle_directory, inputs[0], tmp_path, PredictionOptions())
+
+
+def test_a_predictor_refuses_another_bundle_than_its_job(bundle_directory):
+    """It may open a bundle that was exported to the same place meanwhile."""
+    options = PredictionOptions()
+    BundlePredictor(bundle_directory, options, 1, checksum=sha256(bundle_directory / MANIFEST))
+    with pytest.raises(SettingsError, match="replaced"):
+        BundlePredictor(bundle_directory, options, 1, checksum="0" * 64)
 
 
 class TestOneTextThatBreaks:

@@ -206,6 +206,8 @@ class TestMistakes:
             Tagger.load(bundle_directory, precision="bf16")
 
     def test_unknown_labels(self, tagger):
+        with pytest.raises(SettingsError, match="no label is called"):  # a lone surrogate, which UTF-8 cannot encode
+            tagger.tag(["w1"], labels=["\ud800"])
         with pytest.raises(SettingsError, match="no label is called 'lable-3'; did you mean 'label-3'"):
             tagger.tag(["one"], labels=["label-1", "lable-3"])
 

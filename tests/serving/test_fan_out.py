@@ -80,6 +80,28 @@ def test_a_call_that_serve_calls_off_is_made_again() -> None:
     asyncio.run(story())
 
 
+class Slow(Handle):
+    """A tree that takes some seconds for each answer."""
+
+    async def remote(self, edition: Edition, *args: Any) -> dict[str, bool]:
+        await asyncio.sleep(0.6)
+        return await super().remote(edition, *args)
+
+
+def test_a_slow_answer_goes_out_without_a_tree_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It comes after half of the time limit, which leaves the other tree less than twice its time."""
+    monkeypatch.setattr(fan_out, "PATIENCE_S", 0.05)
+
+    async def story() -> None:
+        away = Handle("tree-1")
+        away.holds = set()
+        deployments = FanOut([Slow("tree-0"), away], limit_s=1)  # type: ignore[list-item]
+        assert await deployments.call("rank", OLD) == {"tree-0": True}
+        assert deployments.deployments[1].is_away
+
+    asyncio.run(story())
+
+
 def test_a_call_that_its_caller_calls_off_ends() -> None:
     async def story() -> None:
         away = Handle("tree-0")

@@ -46,6 +46,11 @@ async def length_of_body(request: Request) -> int:
     return len(await request.body())
 
 
+def broken() -> None:
+    """Fail as no request should make it."""
+    raise RuntimeError
+
+
 @pytest.fixture(scope="module")
 def addresses(ray_cluster: None) -> Iterator[list[str]]:
     """The API with a key, under no prefix and under `/tags`; it has no trees, which nothing here needs."""
@@ -55,6 +60,7 @@ def addresses(ray_cluster: None) -> Iterator[list[str]]:
         app = make_api(Service(serving, FanOut([], 1)), [KEY])
         app.get("/far")(lambda: far("labels: no label is called 'x'"))
         app.post("/v1/length")(length_of_body)
+        app.get("/v1/broken")(broken)
         servers.append(uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", root_path=prefix)))
     threads = [threading.Thread(target=server.run) for server in servers]
     for thread in threads:
@@ -173,3 +179,18 @@ def test_a_body_that_comes_too_slowly(addresses: list[str], monkeypatch: pytest.
     monkeypatch.setattr(guard, "BODY_LIMIT_S", 0.3)
     received = raw(addresses[0], head(1_000, f"Authorization: Bearer {KEY}\r\n"), b"{")
     assert b" 408 " in received.split(b"\r\n")[0] and b"application/problem+json" in received
+
+
+def test_an_internal_error_has_the_headers_of_every_answer(addresses: list[str]) -> None:
+    """Without those of CORS, a page of another origin would see no more than a failed request."""
+    answer = requests.get(f"{addresses[0]}/v1/broken", headers={**KNOWN, "Origin": PAGE}, timeout=10)
+    assert answer.status_code == 500 and answer.json()["status"] == 500
+    assert answer.headers["X-Content-Type-Options"] == "nosniff"
+    assert answer.headers["Access-Control-Allow-Origin"] == PAGE
+
+
+def test_a_body_is_read_for_routes_that_take_one(addresses: list[str]) -> None:
+    """Others need no key, so that anybody could make the server hold bodies."""
+    for path in ("/healthz", "/"):
+        answer = requests.post(f"{addresses[0]}{path}", data=b"x" * 2 * LIMIT, timeout=10)
+        assert answer.status_code == 405

@@ -238,6 +238,20 @@ def test_mappings_may_be_merged(tmp_path: Path) -> None:
     assert (load(path).tree.height, load(path).tree.beam) == (2, 7)
 
 
+@pytest.mark.parametrize("group", ["tree:", "tree:\nmembers: {knn: }"])
+def test_a_group_without_keys_takes_those_of_flags(tmp_path: Path, group: str) -> None:
+    """All of its keys may be commented out."""
+    path = config(tmp_path, PACKAGES + group + "\n")
+    flags = ["--tree.height", "1", "--members.knn.weight", "0.5"]
+    settings = from_command_line("A job.", ["--config", path, *flags])
+    assert settings.tree.height == 1 and settings.members.knn.weight == 0.5
+
+
+def test_a_home_of_nobody_is_one_error(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no-such-user"):
+        load(config(tmp_path, PACKAGES + "runs: ~no-such-user/x\n"))
+
+
 def test_an_empty_file_is_no_settings(tmp_path: Path) -> None:
     assert read_yaml(config(tmp_path, "# nothing yet\n")) == {}
 

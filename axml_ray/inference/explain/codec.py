@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.topk import TopK
+from axml_ray.corpus.records.records import storable
 from axml_ray.corpus.text.composition import composed
 from axml_ray.inference.bundle.bundle import Bundle
 from axml_ray.inference.explain.explain import Explanation
@@ -110,6 +111,7 @@ class Codec:
         Raises:
             SettingsError: a label is unknown.
         """
+        labels = [storable(label) for label in labels]
         forms = dict.fromkeys([*labels, *map(composed, labels)])
         found = np.flatnonzero(pc.is_in(self._labels, pa.array(forms, pa.large_string())))
         id_of = dict(zip(self._labels.take(found).to_pylist(), found.tolist(), strict=True))
@@ -129,7 +131,7 @@ class Codec:
             SettingsError: no label begins with one of them.
         """
         is_found = np.zeros(len(self.index), dtype=bool)
-        for prefix in prefixes:
+        for prefix in map(storable, prefixes):
             forms = [pc.starts_with(self._labels, form) for form in {prefix, composed(prefix)}]
             begins = functools.reduce(pc.or_, forms).to_numpy(zero_copy_only=False)
             if not begins.any():

@@ -21,14 +21,15 @@ VISIBLE = 0.04
 
 def as_ansi(explanation: Explanation, width: int = 110) -> str:
     """Render an explanation as text with the terminal's colour codes: words, contributions, paths down the trees."""
-    rows = [Text.assemble((explanation.name, "bold")), _shaded(explanation, explanation.weights)]
+    rows = [Text(_printable(explanation.name), style="bold"), _shaded(explanation, explanation.weights)]
     for contribution in explanation.contributions:
         product = f"{contribution.score:.3f} × {contribution.share:.2f}"
-        rows.append(Text(f"{contribution.points:.3f} by {contribution.member.title}: {product}"))
+        rows.append(Text(f"{contribution.points:.3f} by {_printable(contribution.member.title)}: {product}"))
     for member, path in explanation.paths.items():
-        rows.append(Text(f"\n{member.title}", style="bold"))
+        rows.append(Text(f"\n{_printable(member.title)}", style="bold"))
         for step in path:
-            rows.append(Text(f"level {step.level} · {step.name} · {step.probability:.3f}", style="italic"))
+            name = _printable(step.name)
+            rows.append(Text(f"level {step.level} · {name} · {step.probability:.3f}", style="italic"))
             rows.append(_shaded(explanation, step.weights))
     console = Console(width=width, force_terminal=True, color_system="truecolor", highlight=False)
     with console.capture() as capture:
@@ -72,12 +73,15 @@ def _parts(explanation: Explanation, weights: np.ndarray) -> Iterator[tuple[str,
 def _shaded(explanation: Explanation, weights: np.ndarray) -> Text:
     shown = Text()
     for piece, shade in _parts(explanation, weights):
-        # Control characters could move the cursor or change the terminal's state.
-        piece = "".join(character if character.isprintable() or character == "\n" else " " for character in piece)
         red, green, blue = (round(255 + (end - 255) * shade) for end in COLOUR)
         style = Style(color="black", bgcolor=f"rgb({red},{green},{blue})") if shade >= VISIBLE else ""
-        shown.append(piece, style)
+        shown.append(_printable(piece), style)
     return shown
+
+
+def _printable(text: str) -> str:
+    """Return a text or name without control characters, which could move the cursor or change the terminal's state."""
+    return "".join(character if character.isprintable() or character == "\n" else " " for character in text)
 
 
 def _paragraph(explanation: Explanation, weights: np.ndarray) -> str:

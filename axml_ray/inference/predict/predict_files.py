@@ -120,10 +120,13 @@ class BundlePredictor:
         threads: int,
         gpus: float = 0.0,
         precision: Precision | None = None,
+        checksum: str | None = None,
     ):
-        # The driver has verified the checksums.
+        # The driver has verified the checksums, which the manifest holds; `checksum` is that of the manifest.
         device = str(reserved_device(gpus))
         self.tagger = Tagger.load(bundle, precision=precision, threads=threads, verify=False, device=device)
+        if checksum is not None and storage.sha256(bundle / MANIFEST) != checksum:
+            raise SettingsError(f"--bundle: {bundle} was replaced while it is read; predict again")
         self.options = options
 
     def __call__(self, documents: pa.Table, path: Path) -> None:
@@ -232,7 +235,7 @@ def predict_files(
         storage.remove(output / RESULT)
     sources = [TextFile(reader, settings.max_tokens) for reader in readers]
     threads = max(1, int(cpus_per_actor))
-    open_predictor = partial(BundlePredictor, bundle, options, threads, gpus_per_actor, precision)
+    open_predictor = partial(BundlePredictor, bundle, options, threads, gpus_per_actor, precision, job["bundle"])
     reserved = {"CPU": cpus_per_actor, "GPU": gpus_per_actor, "memory": predictor_bytes(file_bytes(bundle))}
     with own(output):
         log.info("predict: starting actors, which open the bundle")

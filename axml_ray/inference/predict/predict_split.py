@@ -15,12 +15,11 @@ import pyarrow.parquet as pq
 import torch
 
 from axml_ray.core import storage
-from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import file_bytes, remove_directory
 from axml_ray.core.ragged import Ragged
 from axml_ray.ensemble.combiner import Combiner
 from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
-from axml_ray.inference.predict.shards import ROWS, claim_directory, predict_shards
+from axml_ray.inference.predict.shards import ROWS, OtherJobError, claim_directory, predict_shards
 from axml_ray.network.backends.devices import reserved_device
 from axml_ray.network.backends.precision import use_threads
 from axml_ray.planning.phases import predictor_bytes
@@ -94,7 +93,7 @@ def predict_split(run: Run, split: str, directory: Path | None = None, combiner:
         run.decide_precision(DistributedContext())
     try:
         claim_directory(directory, {"key": key})
-    except SettingsError:  # it holds predictions of another ensemble
+    except OtherJobError:  # it holds predictions of another ensemble
         remove_directory(directory)
         claim_directory(directory, {"key": key})
     sources = [SplitFile(path) for path in run.corpus.files(split)]

@@ -41,6 +41,10 @@ class Source(Protocol):
         """Yield the documents in shards of at most `ROWS` rows, the same at every call."""
 
 
+class OtherJobError(SettingsError):
+    """A directory contains something else than the predictions of a job."""
+
+
 def claim_directory(output: Path, job: dict[str, Any], **decided: Any) -> dict[str, Any]:
     """Write a job's identity into its output directory, or check that the directory belongs to the same job.
 
@@ -53,22 +57,22 @@ def claim_directory(output: Path, job: dict[str, Any], **decided: Any) -> dict[s
         The stored job, with what was decided.
 
     Raises:
-        SettingsError: the directory contains something else, or predictions of another job.
+        OtherJobError: the directory contains something else, or predictions of another job.
     """
     path, job = output / JOB, json.loads(json.dumps(job))  # tuples become lists, as in the stored job
     storage.fetch(output)
     if not path.exists():
         if output.exists() and (not output.is_dir() or any(output.iterdir())):
-            raise SettingsError(f"--output: {output} exists and holds no predictions; choose a new directory")
+            raise OtherJobError(f"--output: {output} exists and holds no predictions; choose a new directory")
         output.mkdir(parents=True, exist_ok=True)
         write_json(path, {**job, **decided})
     try:
         stored: dict[str, Any] = read_json(path)
     except ValueError as error:
-        raise SettingsError(f"{error}; remove {output} and start again") from None
+        raise OtherJobError(f"{error}; remove {output} and start again") from None
     if changed := [key for key in job if stored.get(key) != job[key]]:
         names = ", another ".join(changed)
-        raise SettingsError(f"--output: {output} holds predictions made with another {names}; choose a new directory")
+        raise OtherJobError(f"--output: {output} holds predictions made with another {names}; choose a new directory")
     return stored
 
 
