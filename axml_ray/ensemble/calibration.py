@@ -23,6 +23,7 @@ from scipy.special import expit, logit
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.ragged import Ragged
+from axml_ray.evaluation.metrics.rankings import hits
 
 VERSION = 2
 """Version of the JSON format. Version 1 had no such key, and its probabilities were a step function."""
@@ -88,14 +89,10 @@ class Calibration:
         Raises:
             ValueError: there is no prediction.
         """
-        # Documents and labels are joined into one integer, so that one `isin` finds the true predictions.
         predicted = labels >= 0
         if not predicted.any():
             raise ValueError("nothing was predicted for the validation documents")
-        width = int(max(labels.max(), truth.values.max(initial=0))) + 1
-        owner = np.repeat(np.arange(len(truth)), truth.lengths)
-        places = np.arange(len(labels))[:, None] * width + labels
-        hit = np.isin(places, owner * width + truth.values)[predicted]
+        hit = hits(labels, truth.values, truth.offsets)[predicted]
         given_scores = scores[predicted].astype(np.float64)
         knots, probabilities = _knots(np.clip(given_scores, LEAST_SCORE, GREATEST_SCORE), hit)
         order = np.argsort(-given_scores, kind="stable")

@@ -154,7 +154,7 @@ class Tagger:
 
     @functools.cached_property
     def labels(self) -> tuple[str, ...]:
-        """All labels, by falling frequency in training."""
+        """All labels, by falling frequency in training; of a continued run, those of the old run first."""
         return tuple(self.codec.index.labels)
 
     def tag(

@@ -3,7 +3,6 @@
 Contents count, not places: the project, or an input of it, may have been moved.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -13,7 +12,7 @@ from axml_ray.core.run_layout import RunLayout
 from axml_ray.core.run_manifest import read_run_manifest
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import Experiment, stored
-from axml_ray.settings.configuration import FREE, read_yaml
+from axml_ray.settings.configuration import FREE, differences, read_yaml
 from axml_ray.settings.corpus import INPUTS
 
 ADDED = ("ensemble.trees", "ensemble.combiner", "members", "features")
@@ -66,7 +65,9 @@ class RunRecord:
         """Raise SettingsError if a setting differs that trained parts depend on, apart from places."""
         if self.settings is None:
             return
-        changed = sorted(set(_differences(self.settings, stored(settings))) - set(self._places(settings)))
+        changed = sorted(
+            set(differences(self.settings, stored(settings), (*FREE, *ADDED))) - set(self._places(settings))
+        )
         self._refuse(changed)
 
     def check_inputs(self, settings: Experiment, key: str) -> None:
@@ -80,7 +81,9 @@ class RunRecord:
         """
         if self.settings is None or key == self.manifest["inputs"]:
             return
-        changed = sorted(set(_differences(self.settings, stored(settings))) & set(self._places(settings)))
+        changed = sorted(
+            set(differences(self.settings, stored(settings), (*FREE, *ADDED))) & set(self._places(settings))
+        )
         self._refuse(changed)
 
     def check_corpus(self, corpus: Corpus) -> None:
@@ -105,14 +108,3 @@ class RunRecord:
                 f"continue_from: the label trees or networks in {settings.continue_from} are not those that "
                 f"{self.directory} was started from; {FIX}"
             )
-
-
-def _differences(old: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    for key in old.keys() | now.keys():
-        where = f"{prefix}{key}"
-        if where in FREE or where in ADDED:
-            continue
-        if isinstance(now.get(key), dict) and isinstance(old.get(key), dict):
-            yield from _differences(old[key], now[key], f"{where}.")
-        elif old.get(key) != now.get(key):
-            yield where

@@ -4,7 +4,7 @@ The command line (`axml_ray.cli.parser`) overrides the file, the file overrides 
 """
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +130,21 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     """Return the settings in `base`, replaced by those in `over` group by group."""
     common = [key for key in base if isinstance(base[key], dict) and isinstance(over.get(key), dict)]
     return {**base, **over, **{key: merged(base[key], over[key]) for key in common}}
+
+
+def differences(
+    before: Mapping[str, Any], now: Mapping[str, Any], free: Collection[str], prefix: str = ""
+) -> list[str]:
+    """Return the paths of the keys in which two nested mappings differ, except for those in `free`."""
+    changed = []
+    for key in before.keys() | now.keys():
+        place, old, new = f"{prefix}{key}", before.get(key), now.get(key)
+        if place not in free and old != new:
+            if isinstance(old, dict) and isinstance(new, dict):
+                changed += differences(old, new, free, f"{place}.")
+            else:
+                changed.append(place)
+    return changed
 
 
 def _keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:

@@ -7,8 +7,6 @@ from typing import Any
 from axml_ray.settings import TrackingSettings
 from axml_ray.tracking.tracker import Artifact, LevelMetrics, Outcome, RunIdentity, Tracker
 
-FILES = "wandb"
-"""Name of the directory of local files in the run's directory."""
 LOGIN_SECONDS = 20.0
 """How long wandb waits for an answer, if it asks for one."""
 FINISH_SECONDS = 600.0

@@ -29,6 +29,7 @@ from axml_ray.core.files import whole_file
 from axml_ray.core.ragged import distinct
 from axml_ray.tree.clustering import balanced_clusters, normalise_rows
 from axml_ray.tree.halving import MapFunction
+from axml_ray.tree.subtree import cluster_offsets
 
 _METADATA = {"format": "axml-ray label tree", "version": "1"}
 DOCUMENTS_AT_ONCE = 1 << 12
@@ -120,18 +121,12 @@ class LabelTree:
         labels = features.shape[0]
         depths = level_depths(labels, height, cluster_size)
         if not depths:
-            flat = np.array([0, labels], dtype=np.int64)
-            return cls(label_order=np.arange(labels, dtype=np.int32), first_child=(flat,))
+            return cls.from_cuts(np.arange(labels), [])
         with ThreadPoolExecutor(threads) as pool:
             rows = [normalise_rows(features, pool.map)]
         # Popped, so that no reference remains here and the matrix is freed when its first halves exist.
-        order, offsets = balanced_clusters(rows.pop(), depths[-1], seed, threads=threads, parallel_map=parallel_map)
-        # A node of one kept depth has all 2 ** (difference of depths) nodes below it as children.
-        first_child = [
-            np.arange(2**above + 1, dtype=np.int64) * 2 ** (below - above)
-            for above, below in zip((0, *depths), depths, strict=False)
-        ]
-        return cls(label_order=order, first_child=(*first_child, offsets))
+        order, _ = balanced_clusters(rows.pop(), depths[-1], seed, threads=threads, parallel_map=parallel_map)
+        return cls.from_cuts(order, [cluster_offsets(labels, depth) for depth in depths])
 
     @classmethod
     def from_cuts(cls, label_order: np.ndarray, cuts: Sequence[np.ndarray]) -> Self:

@@ -9,6 +9,7 @@ from axml_ray.core.files import read_json, write_json
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import Experiment, stored
+from axml_ray.settings.configuration import differences
 from axml_ray.tuning.space import Space
 
 MANIFEST = "sweep.json"
@@ -78,7 +79,7 @@ def write_manifest(sweep: Sweep, corpus: Corpus) -> None:
             before = read_json(path)
         except ValueError as error:
             raise SettingsError(f"{error}; choose another --sweep, or remove the directory") from None
-        if changed := sorted(_differences(before, now)):
+        if changed := sorted(differences(before, now, FREE)):
             raise SettingsError(
                 f"{sweep.directory}: this sweep was begun with other settings ({', '.join(changed)}); choose another "
                 "--sweep, or remove the directory"
@@ -87,15 +88,3 @@ def write_manifest(sweep: Sweep, corpus: Corpus) -> None:
         raise SettingsError(f"{sweep.directory}: holds a run, not a sweep; choose another --sweep")
     sweep.directory.mkdir(parents=True, exist_ok=True)
     write_json(path, now)
-
-
-def _differences(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> list[str]:
-    """Return the paths of the keys in which two manifests differ, except for those in `FREE`."""
-    changed = []
-    for key in before.keys() | now.keys():
-        place = f"{prefix}{key}"
-        if place in FREE or before.get(key) == now.get(key):
-            continue
-        are_groups = isinstance(before.get(key), dict) and isinstance(now.get(key), dict)
-        changed += _differences(before[key], now[key], f"{place}.") if are_groups else [place]
-    return changed

@@ -83,7 +83,7 @@ def render_card(
     )
     environment.filters |= {"md": _escape_markdown, "title_of": title_of}
     return environment.get_template("model_card.md.jinja").render(
-        metadata=_to_yaml(_metadata(run, metrics, scores, licence)),
+        metadata=_to_yaml(_metadata(run, scores, licence)),
         name=settings.name,
         manifest=manifest,
         has_titles=settings.corpus.title_field is not None,
@@ -111,9 +111,7 @@ def render_card(
     )
 
 
-def _metadata(
-    run: Run, metrics: Mapping[str, Any], scores: list[tuple[Any, ...]], licence: str | None
-) -> dict[str, Any]:
+def _metadata(run: Run, scores: list[tuple[Any, ...]], licence: str | None) -> dict[str, Any]:
     """Return the header of the card, in the fields of the Hub."""
     metadata: dict[str, Any] = {"license": licence} if licence else {}
     metadata |= {"library_name": "axml-ray", "pipeline_tag": "text-classification", "tags": list(TAGS)}
