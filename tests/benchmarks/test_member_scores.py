@@ -26,7 +26,7 @@ KINDS = ("network_tree", "linear_tree", "knn")
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     torch.set_num_threads(1)
-    members = dict(zip(KINDS, ({"weight": 0.5}, {"weight": 0.3}, {"weight": 0.2}), strict=True))
+    members = dict(zip(KINDS, ({"weight": 0.5}, {"weight": 0.3, "cluster_size": 4}, {"weight": 0.2}), strict=True))
     return train_run(tmp_path_factory.mktemp("home"), trees=2, epochs=2, members=members)
 
 

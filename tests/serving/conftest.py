@@ -2,6 +2,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
@@ -26,7 +27,8 @@ def served_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     torch.set_num_threads(1)
     torch.manual_seed(0)
     home = tmp_path_factory.mktemp("served")
-    members = {kind: {"weight": weight} for kind, weight in WEIGHTS.items()}
+    members: dict[str, dict[str, Any]] = {kind: {"weight": weight} for kind, weight in WEIGHTS.items()}
+    members["linear_tree"]["cluster_size"] = 4  # with more, one cluster would do, and one member
     return train_run(home, trees=TREES, members=members, combiner="calibrated")
 
 
