@@ -92,10 +92,6 @@ def add_handlers(app: FastAPI, fields: Iterable[str]) -> None:
             detail = f"body: not UTF-8 (byte {error.__cause__.start}); encode the JSON as UTF-8"
         return problem(error.status_code, detail, headers=dict(error.headers or {}))
 
-    @app.exception_handler(Exception)
-    def _failed(request: Request, error: Exception) -> Response:
-        return problem(500, "internal error; see the server's log")
-
 
 def is_json(content_type: str) -> bool:
     """Return whether the value of a Content-Type header denotes JSON."""

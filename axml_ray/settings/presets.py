@@ -124,7 +124,7 @@ def _tree(size: CorpusSize) -> list[Choice]:
     if size.labels <= FLAT_LABELS or size.documents < SMALL_DOCUMENTS:
         few = labels if size.labels <= FLAT_LABELS else f"{size.documents:,} training texts"
         return [Choice("tree.height", 0, f"{few}: one network scores all labels, without a tree")]
-    # All nodes of the first level are scored for each text: about as many as in the paper's configurations, or fewer.
+    # All nodes of the first level are scored for each text; the paper's configurations have this number of them.
     height, nodes = 1, size.labels / size.cluster_size
     while nodes > FIRST_LEVEL_NODES:
         height, nodes = height + 1, nodes / size.cluster_size

@@ -155,8 +155,8 @@ class PhaseTimes:
 
     def __init__(self, run: Run):
         self._file, self._fingerprint = run.layout.seconds, run.corpus.fingerprint
-        self.seconds = {"prepare": 0.0} | read_phase_seconds(self._file, run.corpus)
-        self.seconds["prepare"] = float(run.corpus.manifest["seconds"])
+        prepared = {"prepare": float(run.corpus.manifest["seconds"])}
+        self.seconds = read_phase_seconds(self._file, run.corpus) | prepared
 
     def add(self, name: str, seconds: float) -> None:
         """Add the seconds of a phase that has ended."""

@@ -135,7 +135,7 @@ def test_stored_choices_are_of_the_same_settings_and_corpus(corpus: Corpus, sett
 
 
 def test_classifiers_without_clusters_are_one_member(corpus: Corpus, settings: Experiment) -> None:
-    """One-vs-all, or as many labels as one cluster may have: the members of all trees would be equal."""
+    """One-vs-all, or no more labels than one cluster holds: the members of all trees would be equal."""
     from axml_ray.runs.run import Run
 
     clusters = changed(settings, "members.linear_tree.cluster_size", 4)

@@ -95,13 +95,14 @@ def read_rows(path: Path) -> Rows:
 
 def numbered_from(labels: Collection[str], rows: int) -> int:
     """Return the label of the first of `rows` rows of which row i belongs to label i: 0, or 1 if that is the first."""
-    if "0" not in labels and str(rows) not in labels:
+    has_first, has_last = "0" in labels, str(rows) in labels
+    if not has_first and not has_last:
         log.warning(
             "prepare: WARNING: the corpus has neither label 0 nor label %d, so its labels may count from 0 or 1; the "
             "first of %d rows of names or features is taken for label 0: if that is wrong, put another row before it",
             rows, rows,
         )  # fmt: skip
-    return int("0" not in labels and str(rows) in labels)
+    return int(has_last and not has_first)
 
 
 def _numbered_names(lines: list[str], known: Collection[str]) -> dict[str, str]:

@@ -1,25 +1,15 @@
-"""Reads JSON lines, one object per line.
-
-Lines are parsed by orjson. A line that it refuses is parsed by Python's `json`, which accepts more (NaN, lone
-surrogates) and gives the reason for an error.
-"""
+"""Reads JSON lines, one object per line."""
 
 import json
-import re
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
-
-import orjson
 
 from axml_ray.corpus.readers.line_blocks import Damage, LineRange, decode_line, read_lines
 from axml_ray.corpus.readers.source_files import SourceFile
 from axml_ray.corpus.records.records import Document, Rejection, read_document
 from axml_ray.corpus.records.values import json_type
-
-_LARGE_INTEGER = re.compile(rb"\d{19}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +37,7 @@ def parse_object(line: bytes | Damage) -> dict[str, Any]:
     Raises:
         ValueError: the line is not a JSON object; the message is the reason.
     """
-    # orjson makes floats of integers of more than 64 bits, so that two ids or labels could become one.
-    if not isinstance(line, Damage) and not _LARGE_INTEGER.search(line):
-        with suppress(orjson.JSONDecodeError):
-            record = orjson.loads(line)
-            if type(record) is dict:
-                return record
+    # Not by orjson, which makes floats of integers of more than 64 bits, so that two ids or labels could become one.
     try:
         record = json.loads(decode_line(line))
     except json.JSONDecodeError as error:
