@@ -135,30 +135,32 @@ def check_fits(settings: ApplicationSettings) -> None:
     """Check that all replicas fit on this process's own cluster; otherwise Serve would wait for them indefinitely.
 
     Raises:
-        SettingsError: the replicas need more CPUs or GPUs than this machine has.
+        SettingsError: the replicas need more CPUs or GPUs than this machine has, or PyTorch cannot use its GPUs.
     """
     import ray
 
+    from axml_ray.cluster.tasks import check_device
     from axml_ray.inference.bundle.bundle import Bundle
-    from axml_ray.network.backends.devices import device_named
-    from serve_app.app import INGRESS_CPUS, group_members
+    from axml_ray.network.backends.devices import reserved_device
+    from serve_app.app import INGRESS_CPUS, deployments
 
-    deployments = 1 if settings.colocate_members else len(group_members(Bundle.open(settings.bundle, verify=False)))
-    replicas, cpus = settings.replicas * deployments, settings.reserved_cpus
+    gpus = [number for _, number in deployments(settings, Bundle.open(settings.bundle, verify=False)).values()]
+    replicas, cpus = settings.replicas * len(gpus), settings.reserved_cpus
     required = replicas * cpus + settings.ingress_replicas * INGRESS_CPUS
     if required > (available := ray.cluster_resources().get("CPU", 0)):
         raise SettingsError(
             f"replicas: {replicas} replicas of members × {cpus:g} CPUs and {settings.ingress_replicas} of the ingress "
             f"× {INGRESS_CPUS} need {required:g} CPUs, this machine has {available:g}; lower replicas or cpus"
         )
-    if not settings.gpus:
+    replicas = settings.replicas * sum(map(bool, gpus))
+    if not replicas:
         return
-    device_named("cuda")
     if (fit := max_processes({"GPU": settings.gpus})) < replicas:
         raise SettingsError(
             f"gpus: {replicas} replicas of members × {settings.gpus:g} GPUs are required, and this machine has room "
             f"for {fit}; lower replicas or gpus"
         )
+    check_device(reserved_device, {"GPU": settings.gpus})
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from axml_ray.core.limits import available_cpus
 from axml_ray.core.memory import PROCESS_BYTES
 from axml_ray.inference.bundle.bundle import Bundle
 from axml_ray.planning.phases import predictor_bytes
+from axml_ray.settings.members import kinds
 from serve_app.api import make_api
 from serve_app.edition import Edition
 from serve_app.fan_out import FanOut
@@ -77,13 +78,20 @@ class Ingress:
         return self._api
 
 
-def group_members(bundle: Bundle) -> dict[str, list[str] | None]:
-    """Return member names by deployment: one deployment per label tree, and one for the members of the whole run."""
-    groups: dict[str, list[str] | None] = {}
+def deployments(serving: ApplicationSettings, bundle: Bundle) -> dict[str, tuple[list[str] | None, float]]:
+    """Return the names of members by deployment, None for all, and the GPUs of its replicas, which only networks use.
+
+    With `colocate_members=false` there is a deployment for each label tree, and one for the members of the whole run.
+    """
+    names: dict[str, list[str]] = {}
+    gpus: dict[str, float] = {}
     for entry in bundle.manifest.members:
-        deployment = "run" if entry.tree is None else f"tree-{entry.tree + 1}"
-        groups[deployment] = [*(groups.get(deployment) or []), entry.name]
-    return groups
+        part = "run" if entry.tree is None else f"tree-{entry.tree + 1}"
+        deployment = "members" if serving.colocate_members else part
+        names.setdefault(deployment, []).append(entry.name)
+        used = serving.gpus if kinds()[entry.kind].load().trained_by_workers else 0.0
+        gpus[deployment] = max(used, gpus.get(deployment, 0.0))
+    return {name: (None if serving.colocate_members else names[name], gpus[name]) for name in names}
 
 
 def members_memory(bundle: Bundle, names: Sequence[str] | None) -> float:
@@ -118,9 +126,7 @@ def make_application(serving: ApplicationSettings, address: tuple[str, int] | No
     keys_of_environment()
     edition = Edition.checked(serving.bundle)
     bundle = edition.open()
-    groups: dict[str, list[str] | None] = {"members": None}
-    if not serving.colocate_members:
-        groups = group_members(bundle)
+    groups = deployments(serving, bundle)
     threads = max(1, available_cpus() // len(groups) if serving.cpus is None else int(serving.cpus))
     scaling: dict[str, Any] = {"num_replicas": serving.replicas}
     if serving.max_replicas:
@@ -139,18 +145,18 @@ def make_application(serving: ApplicationSettings, address: tuple[str, int] | No
         "health_check_timeout_s": HEALTH_ANSWER_S,
         "user_config": asdict(edition),
     }
-    reserved: dict[str, Any] = {"num_cpus": serving.reserved_cpus, "num_gpus": serving.gpus}
     # A cluster of its own runs nothing else, and replicas on one machine share the memory of mapped weights.
     members = [
         serve.deployment(Members)
         .options(
             name=name,
-            ray_actor_options=reserved | ({} if address else {"memory": members_memory(bundle, names)}),
+            ray_actor_options={"num_cpus": serving.reserved_cpus, "num_gpus": gpus}
+            | ({} if address else {"memory": members_memory(bundle, names)}),
             **common,
             **scaling,
         )
-        .bind(names, threads, serving.gpus, serving.time_limit_s)
-        for name, names in groups.items()
+        .bind(names, threads, gpus, serving.time_limit_s)
+        for name, (names, gpus) in groups.items()
     ]
     return (
         serve.deployment(Ingress)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 import numpy as np
+import torch
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.ragged import Ragged
@@ -51,6 +52,7 @@ class Members:
         self._predicting, self._opening = threading.Lock(), threading.Lock()
         self._open: OrderedDict[Edition, tuple[Ensemble, LabelIndex]] = OrderedDict()
         self._started: float | None = None  # when the prediction that runs now began
+        self._device_failed = False
 
     async def reconfigure(self, config: dict[str, str]) -> None:
         """Open a bundle that is rolled out; Serve calls this with `user_config`, first in replicas without requests.
@@ -61,14 +63,17 @@ class Members:
         await self.ready(Edition(**config))
 
     async def check_health(self) -> None:
-        """End the process if a prediction hangs; Serve calls this regularly, and replaces the dead replica at once.
+        """End the process if a prediction hangs or its GPU failed; Serve calls this often, and replaces it at once.
 
-        Of a replica that raises an error, Serve would wait for the calls in flight, of which this one never ends; those
-        of a dead replica are repeated elsewhere.
+        After an error of CUDA, all later calls of a process fail. Of a replica that raises an error, Serve would wait
+        for the calls in flight, of which the one that hangs never ends; those of a dead replica are repeated elsewhere.
         """
         started = self._started
         if started is not None and (seconds := time.monotonic() - started) > self.hung_s:
             logger.error("a prediction has been running for %.0f s; the replica ends itself", seconds)
+            os._exit(1)
+        if self._device_failed:
+            logger.error("the GPU failed; the replica ends itself")
             os._exit(1)
 
     async def ready(self, edition: Edition) -> dict[str, bool]:
@@ -131,6 +136,9 @@ class Members:
                 self._started = time.monotonic()
                 try:
                     return work(ensemble, labels)
+                except torch.AcceleratorError:
+                    self._device_failed = True
+                    raise
                 finally:
                     self._started = None
 

@@ -57,7 +57,8 @@ class ServingSettings(Settings):
     default half a CPU is reserved, and the threads are the number of cores, divided among the deployments with
     colocate_members=false. An ingress reserves 0.1."""
     gpus: Annotated[float, Field(ge=0)] = 0.0
-    """GPUs that Ray reserves for each replica of the members; below 1, replicas share one. 0 computes on the CPU."""
+    """GPUs that Ray reserves for each replica of members with networks; below 1, replicas share one. 0 computes on the
+    CPU."""
     max_body_bytes: Positive = 4 << 20
     """Largest size of a request's body in bytes, decompressed if it is gzip."""
     time_limit_s: Annotated[float, Field(gt=0)] = 20.0

@@ -36,6 +36,8 @@ RAY_VARIABLES = {
     "RAY_worker_maximum_startup_concurrency": "8",
 }
 """Environment variables of Ray's processes, unless the user has set them."""
+OF_ALL_NODES = ("AXML_RAY_CUDA_GRAPHS", "AXML_RAY_LEASE_SECONDS", "AXML_RAY_PLUGINS", "AXML_RAY_TRITON")
+"""Environment variables that processes on other nodes have as this one does."""
 PREEMPTION_WATCHER = "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER"
 """Environment variable that is 0 where nodes are not preempted."""
 CLEAN_UP_SECONDS = 10
@@ -64,18 +66,19 @@ def connect() -> None:
     address = os.environ.get("RAY_ADDRESS")
     log.info("ray: %s", f"connecting to the cluster at {address}" if address else "starting on this machine")
     # Ray Train runs the training loop in a thread, which would otherwise use a malloc arena of its own.
-    arenas = {name: os.environ.get(name, value) for name, value in ONE_ARENA.items()}
+    variables = {name: os.environ.get(name, value) for name, value in ONE_ARENA.items()}
+    variables |= {name: value for name, value in os.environ.items() if name in OF_ALL_NODES}
     # Paths of the cache travel in arguments, so it must be the same on all nodes.
-    arenas[CACHE_VARIABLE] = str(cache())
+    variables[CACHE_VARIABLE] = str(cache())
     if not os.environ.get("RAY_ADDRESS"):
-        os.environ.update(arenas)
+        os.environ.update(variables)
         start_cluster(object_store_memory=OBJECT_STORE_BYTES)
         return
     _quieten_ray()
     # Ray raises on a variable that is also in the runtime environment of the submitted job.
     job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
     submitted = (job.get("runtime_env") or {}).get("env_vars") or {}
-    missing = {name: value for name, value in arenas.items() if name not in submitted}
+    missing = {name: value for name, value in variables.items() if name not in submitted}
     try:
         with _quiet_backend(), _own_sigterm():
             ray.init(log_to_driver=False, logging_level="WARNING", runtime_env={"env_vars": missing})

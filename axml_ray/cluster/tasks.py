@@ -7,6 +7,8 @@ from typing import Any, TypeVar
 import ray
 
 from axml_ray.cluster.capacity import memory_of_part
+from axml_ray.cluster.failures import root_cause
+from axml_ray.core.errors import SettingsError
 from axml_ray.core.lease import Lease, held_leases
 
 ANYWHERE: dict[str, Any] = {"scheduling_strategy": "DEFAULT"}
@@ -44,6 +46,23 @@ def cancel(tasks: list[ray.ObjectRef], seconds: float, **options: bool) -> list[
 
 def _unfinished(tasks: list[ray.ObjectRef], seconds: float) -> list[ray.ObjectRef]:
     return ray.wait(tasks, num_returns=len(tasks), timeout=seconds)[1] if tasks else []
+
+
+def check_device(open_device: Callable[[float], object], reserved: Mapping[str, float]) -> None:
+    """Open the device of a process in a task that reserves what the process will, so that a fault is found first.
+
+    Args:
+        open_device: called with the number of GPUs.
+        reserved: GPUs, and CPUs and bytes of memory if any.
+
+    Raises:
+        SettingsError: the device cannot be used.
+    """
+    options = {"num_cpus": reserved.get("CPU", 0), "num_gpus": reserved["GPU"], "memory": reserved.get("memory", 0)}
+    try:
+        ray.get(ray.remote(**options, max_retries=0, **ANYWHERE)(open_device).remote(reserved["GPU"]))
+    except ray.exceptions.RayError as error:
+        raise SettingsError(root_cause(error)) from error
 
 
 def map_in_tasks(

@@ -27,7 +27,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from axml_ray.cluster.capacity import check_fits, reservable_memory
 from axml_ray.cluster.connection import PREEMPTION_WATCHER
 from axml_ray.cluster.failures import failure, root_cause
-from axml_ray.cluster.tasks import ANYWHERE, cancel, maps_in_tasks
+from axml_ray.cluster.tasks import ANYWHERE, cancel, check_device, maps_in_tasks
 from axml_ray.core import storage as object_store
 from axml_ray.core.errors import JobError
 from axml_ray.core.files import check_fences
@@ -89,7 +89,7 @@ def fit_members(
             of one kind run in parallel.
 
     Raises:
-        SettingsError: the cluster is too small for one group of workers.
+        SettingsError: the cluster is too small for one group of workers, or PyTorch cannot use a GPU there.
         RuntimeError: members failed, when the others of their kind have ended; the levels that they finished are kept.
         TrainingCancelledError: `stopped` returned true.
     """
@@ -102,6 +102,8 @@ def fit_members(
     must_train = not all(one.is_fitted for kind in networks for one in by_kind[kind])
     if must_train:
         check_fits(run.settings.resources)
+        if run.settings.resources.gpus_per_worker:  # networks come last, hours later
+            check_device(reserved_device, run.settings.resources.of_a_worker)
     for kind in [*others, *networks]:
         if must_train and kind == networks[0]:
             before_networks()

@@ -17,7 +17,7 @@ from axml_ray.corpus.counts import Counts
 from axml_ray.network.backends import cpu_backend, cuda_backend
 from axml_ray.network.backends.base import Limits
 from axml_ray.network.backends.cuda_backend import STORED_ON_DEVICE
-from axml_ray.network.fast.cuda_lstm import TOKEN_MULTIPLE
+from axml_ray.network.fast.cuda_lstm import graph_tokens
 from axml_ray.planning.shapes import LevelShape
 from axml_ray.settings import Experiment, NetworkSettings
 
@@ -122,8 +122,9 @@ def encoder_bytes(settings: Experiment, counts: Counts, workers: int, width: int
     """
     dimension, hidden = counts.word_dimension, settings.network.hidden
     if accelerator:
-        # Graphs are of texts of 64, 128 … tokens, so that together they hold this many times what the longest one does.
-        graphs = (-(-padded(counts.longest) // TOKEN_MULTIPLE) + 1) / 2
+        # Together the graphs hold this many times what the one of the longest texts does.
+        widths = {graph_tokens(tokens) for tokens in range(1, counts.longest + 1)}
+        graphs = sum(widths) / max(widths)
         workspace = int(width * (8 * dimension + graphs * 4 * (dimension + hidden)))
     else:
         workspace = FLOAT * (12 * max(dimension, hidden) + (2 * (dimension + hidden) if width < FLOAT else 0))

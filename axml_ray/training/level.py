@@ -25,7 +25,7 @@ from axml_ray.core.errors import JobError
 from axml_ray.evaluation.metrics.metrics import ndcg_at
 from axml_ray.network.backends.backend import backend_for
 from axml_ray.network.backends.base import Seeds
-from axml_ray.network.backends.devices import peak_memory_gib
+from axml_ray.network.backends.devices import peak_memory_gib, reset_peak_memory
 from axml_ray.network.backends.precision import autocast, product_format
 from axml_ray.network.fast.fused_attention import first_gradient
 from axml_ray.network.fast.torch_internals import mark_coalesced_
@@ -109,6 +109,7 @@ class LevelTraining:
             TrainingDivergedError: the loss is not finite, or far above its first values; the network then has the best
                 weights.
         """
+        reset_peak_memory(self.context.device)
         state, interval = self.state, self.settings.eval_every_steps
         self._began = reported = time.monotonic() - state.seconds
         self._since_start = state.documents, time.monotonic()

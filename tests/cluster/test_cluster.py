@@ -61,9 +61,11 @@ from axml_ray.core.errors import SettingsError
 cluster = Cluster()
 for cpus, gpus in ((3, 2), (2, 0)):
     cluster.add_node(num_cpus=cpus, num_gpus=gpus, object_store_memory=128 << 20, include_dashboard=False)
-os.environ["RAY_ADDRESS"] = cluster.address
+os.environ.update(RAY_ADDRESS=cluster.address, AXML_RAY_CUDA_GRAPHS="0", AXML_RAY_API_KEYS="secret")
 connect()
 print(ray.get(ray.remote(num_cpus=1)(kept).remote()))
+told = ("AXML_RAY_CUDA_GRAPHS", "AXML_RAY_API_KEYS")
+print(ray.get(ray.remote(num_cpus=1)(lambda: [os.environ.get(name) for name in told]).remote()))
 print([max_processes({"CPU": cpus}) for cpus in (0.5, 1, 1.5, 2, 3, 4)])
 print([max_processes({"CPU": 0.1, "GPU": gpus}) for gpus in (0.1, 0.5, 0.6, 1, 2, 3)])
 check_fits(ResourceSettings(workers=2, cpus_per_worker=2))
@@ -78,12 +80,15 @@ except SettingsError as error:
 @pytest.mark.processes
 @pytest.mark.skipif(sys.platform != "linux", reason="what a process holds is read as Linux writes it")
 def test_a_cluster_of_two_nodes_that_is_there_already() -> None:
-    """A worker's thread keeps the memory that it freed; what no single node has room for is an error."""
+    """A worker's thread keeps the memory that it freed, and has the driver's switches, but not its secrets.
+
+    What no single node has room for is an error.
+    """
     environment = {name: value for name, value in os.environ.items() if name not in ONE_ARENA}
     done = subprocess.run([sys.executable, "-c", GIVEN], capture_output=True, text=True, timeout=120, env=environment)
     assert done.returncode == 0, done.stderr
-    kept, rooms, of_gpus, error = done.stdout.splitlines()[-4:]
-    assert float(kept) > 90
+    kept, told, rooms, of_gpus, error = done.stdout.splitlines()[-5:]
+    assert float(kept) > 90 and told == "['0', None]"
     assert rooms == "[10, 5, 3, 2, 1, 0]"
     assert of_gpus == "[20, 4, 2, 2, 1, 0]"  # a share of a GPU is never made of two GPUs
     assert error.startswith("resources: 1 of 2 workers fit") and "resources.workers" in error

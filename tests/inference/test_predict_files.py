@@ -11,6 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from pyarrow import csv
 from tiny_run import texts_of
 
@@ -228,6 +229,45 @@ class TestOneTextThatBreaks:
     def test_all_of_them_is_a_failure(self, predictor, tmp_path):
         with pytest.raises(RuntimeError, match="no such word"):
             predictor(pa.table([["b"], ["poison"], [None]], schema=DOCUMENTS), tmp_path / "part-0.jsonl")
+        assert not list(tmp_path.iterdir())
+
+
+class TestAGpuThatFails:
+    """Simulated by the errors that PyTorch raises; none of them is a fault of a text."""
+
+    TEXTS = pa.table([[str(i) for i in range(64)], ["key1"] * 64, [None] * 64], schema=DOCUMENTS)
+
+    def predict(self, bundle_directory, path, monkeypatch, fails) -> list[int]:
+        """Return the sizes of the batches of a job whose batches raise what `fails` returns for them, if anything."""
+        predictor = BundlePredictor(bundle_directory, PredictionOptions(form="jsonl"), 1)
+        tag, sizes = predictor.tagger.tag, []
+
+        def failing(texts, **options) -> list:
+            sizes.append(len(texts))
+            if error := fails(sizes):
+                raise error
+            return tag(texts, **options)
+
+        monkeypatch.setattr(predictor.tagger, "tag", failing)
+        predictor(self.TEXTS, path)
+        return sizes
+
+    def test_too_little_memory_for_a_batch_halves_it(self, bundle_directory, tmp_path, monkeypatch):
+        full = torch.OutOfMemoryError("CUDA out of memory")
+        sizes = self.predict(
+            bundle_directory, tmp_path / "a.jsonl", monkeypatch, lambda sizes: full if sizes[-1] > 16 else None
+        )
+        assert sizes == [64, 32, 16, 16, 32, 16, 16]
+        rows = rows_of(tmp_path, "jsonl")
+        assert len(rows) == 64 and all(row["labels"] and row["error"] is None for row in rows)
+
+    @pytest.mark.parametrize("error", [torch.OutOfMemoryError, torch.AcceleratorError])
+    def test_a_device_that_fails_on_the_way_fails_the_shard(self, bundle_directory, tmp_path, monkeypatch, error):
+        def fails(sizes):
+            return error("CUDA error") if len(sizes) > 9 else torch.OutOfMemoryError() if sizes[-1] > 1 else None
+
+        with pytest.raises(error):
+            self.predict(bundle_directory, tmp_path / "a.jsonl", monkeypatch, fails)
         assert not list(tmp_path.iterdir())
 
 

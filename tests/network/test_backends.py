@@ -26,7 +26,7 @@ from axml_ray.network.backends.devices import device_named, reserved_device
 from axml_ray.network.backends.precision import autocast
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.fast.counter_dropout import counter_dropout, kept_values, seeds_of_documents
-from axml_ray.network.fast.cuda_lstm import _run, run_both
+from axml_ray.network.fast.cuda_lstm import MOST_GRAPHS, _run, graph_tokens, run_both
 from axml_ray.network.fast.frozen import frozen
 from axml_ray.network.level_network import TABLE
 from axml_ray.network.optimization.weight_average import store_like
@@ -185,6 +185,7 @@ class TestLSTM:
                 return _run(arguments)
 
         monkeypatch.setattr("axml_ray.network.fast.cuda_lstm.TOKEN_MULTIPLE", 7 + longer)
+        assert graph_tokens(7) == 7 + longer
         torch.manual_seed(0)
         lstms = [torch.nn.LSTM(6, 5, batch_first=True).double() for _ in range(2)]
         words = [torch.randn(4, 7, 6, dtype=torch.float64, requires_grad=True) for _ in range(2)]
@@ -200,6 +201,14 @@ class TestLSTM:
             results.append([*outputs, *torch.autograd.grad(total, leaves)])
         for found, expected in zip(*results, strict=True):
             torch.testing.assert_close(found, expected)
+
+    @pytest.mark.parametrize("longest", [64, 500, 1024, 2049, 8192])
+    def test_graphs_of_all_lengths_are_kept(self, longest):
+        """Else texts of one length would drop the graphs of others, which are then captured again."""
+        widths = [graph_tokens(tokens) for tokens in range(1, longest + 1)]
+        assert widths == sorted(widths) and len(set(widths)) < MOST_GRAPHS
+        for tokens, width in enumerate(widths, 1):
+            assert tokens <= width < tokens + max(64, tokens / 8)
 
     def test_weights_in_bfloat16_take_words_in_float32(self):
         """A network that predicts in float32 may keep its LSTMs in bfloat16."""
@@ -363,10 +372,22 @@ class TestDevices:
         with pytest.raises(SettingsError, match="cuda"):
             reserved_device(0.5)
 
+    def test_a_gpu_that_cannot_compute(self, monkeypatch):
+        """As with an old driver, or a card for which this PyTorch has no kernels: only the counting works."""
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+
+        def fails(*shape, device):
+            raise torch.AcceleratorError("no kernel image")
+
+        monkeypatch.setattr(torch, "zeros", fails)
+        with pytest.raises(SettingsError, match=r"device: PyTorch .* cannot compute on 'cuda': no kernel image"):
+            reserved_device(1)
+
     def test_a_share_of_a_gpu_is_that_share_of_its_memory(self, monkeypatch):
         """PyTorch's allocator gets the limit; whole GPUs and the CPU have none."""
         limits = []
         monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+        monkeypatch.setattr(torch, "zeros", lambda *shape, device: torch.ones(1))
         monkeypatch.setattr(torch.cuda, "set_per_process_memory_fraction", lambda *given: limits.append(given))
         devices = [reserved_device(gpus, "cuda:1") for gpus in (0, 0.25, 1, 2)]
         assert devices == [CPU, *[torch.device("cuda", 1)] * 3] and limits == [(0.25, 1)]

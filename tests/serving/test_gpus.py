@@ -19,8 +19,9 @@ from axml_ray.core.memory import PREDICTOR_BYTES
 from axml_ray.core.paths import absolute
 from axml_ray.inference.bundle.bundle import Bundle
 from axml_ray.inference.bundle.manifest import LABELS, MANIFEST
+from axml_ray.network.backends import devices
 from serve_app.__main__ import check_fits
-from serve_app.app import group_members, members_memory
+from serve_app.app import deployments, members_memory
 from serve_app.settings import ApplicationSettings
 
 
@@ -48,9 +49,10 @@ def test_ray_reserves_a_replicas_gpus(serve_address: str, serving_bundle: Path) 
 def test_memory_of_the_members_of_a_deployment(ray_cluster: None, serving_bundle: Path, bucket: Bucket) -> None:
     """A bundle's files but those of other members, also at a URL where it was replaced; never more than half a node."""
     bundle = Bundle.open(serving_bundle)
-    groups = group_members(bundle)
+    apart = ApplicationSettings(bundle=serving_bundle, colocate_members=False, gpus=0.5)
+    groups = {part: names or [] for part, (names, _) in deployments(apart, bundle).items()}
     assert len(groups) == PARTS
-    sizes = {name: file_bytes(serving_bundle / "members" / name) for names in groups.values() for name in names or ()}
+    sizes = {name: file_bytes(serving_bundle / "members" / name) for names in groups.values() for name in names}
     whole = members_memory(bundle, None)
     assert whole == PREDICTOR_BYTES + file_bytes(serving_bundle) - (serving_bundle / MANIFEST).stat().st_size
     expected = {part: whole - sum(sizes.values()) + sum(map(sizes.get, names)) for part, names in groups.items()}
@@ -65,21 +67,30 @@ def test_memory_of_the_members_of_a_deployment(ray_cluster: None, serving_bundle
     assert members_memory(bundle, None) == largest_node("memory") // 2
 
 
+def test_only_networks_use_gpus(serving_bundle: Path) -> None:
+    bundle = Bundle.open(serving_bundle)
+    networks = {entry.name for entry in bundle.manifest.members if entry.kind == "network_tree"}
+    for together in (True, False):
+        chosen = ApplicationSettings(bundle=serving_bundle, colocate_members=together, gpus=0.5)
+        found = deployments(chosen, bundle)
+        assert len(found) > 1 or together
+        for names, gpus in found.values():
+            assert gpus == (0.5 if names is None or networks & set(names) else 0)
+
+
 class TestBeforeTheStart:
     """Of a server with a cluster of its own."""
 
     def test_gpus_of_all_replicas(
         self, ray_cluster: None, serving_bundle: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        monkeypatch.setattr(devices, "reserved_device", lambda gpus: None)
         check_fits(ApplicationSettings(bundle=serving_bundle, cpus=0.1, gpus=0.5, replicas=2))
         with pytest.raises(SettingsError, match=r"^gpus: 3 replicas of members × 0\.4 GPUs .* room for 2; lower"):
             check_fits(ApplicationSettings(bundle=serving_bundle, cpus=0.1, gpus=0.4, replicas=3))
 
-    def test_a_gpu_that_pytorch_does_not_see(
-        self, ray_cluster: None, serving_bundle: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    @pytest.mark.skipif(torch.cuda.is_available(), reason="PyTorch sees a GPU")
+    def test_a_gpu_that_pytorch_does_not_see(self, ray_cluster: None, serving_bundle: Path) -> None:
         with pytest.raises(SettingsError, match=r"^device: 'cuda' is required"):
             check_fits(ApplicationSettings(bundle=serving_bundle, gpus=0.5))
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import requests
+import torch
 from descendants import descendants
 from intruder import assert_refused, without_ray
 from small_server import MEMBERS, SMALL
@@ -154,7 +155,7 @@ def test_killed_trees_that_were_together_and_a_new_bundle_cost_no_answer(
 
 @pytest.mark.fault("hung replica", "serving", work_repeated="the requests in flight")
 @pytest.mark.slow
-@pytest.mark.parametrize("how", ["stopped process", "stuck thread"])
+@pytest.mark.parametrize("how", ["stopped process", "stuck thread", "failed GPU"])
 def test_a_hung_replica_is_replaced_within_half_a_minute(
     how: str,
     serve_address: str,
@@ -164,12 +165,16 @@ def test_a_hung_replica_is_replaced_within_half_a_minute(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     class Stuck(Members):
-        """Members whose next prediction never ends once there is a file."""
+        """Members whose next prediction never ends, or gets an error of CUDA, once there is a file."""
+
+        def _failed(self, *opened: object) -> None:
+            raise torch.AcceleratorError("an illegal memory access was encountered")
 
         async def rank(self, edition: Edition, tokens: Ragged) -> dict[str, TopK]:
             if (tmp_path / "hang").exists():
                 (tmp_path / "hang").unlink()
-                await self._run(edition, lambda *_: time.sleep(10 * SECONDS))
+                fault = self._failed if how == "failed GPU" else lambda *_: time.sleep(10 * SECONDS)
+                await self._run(edition, fault)
             return await super().rank(edition, tokens)
 
     monkeypatch.setattr("serve_app.app.Members", Stuck)
@@ -189,8 +194,8 @@ def test_a_hung_replica_is_replaced_within_half_a_minute(
                 os.kill(hung, signal.SIGSTOP)
             else:
                 (tmp_path / "hang").touch()
-            assert ask() == 0
-            while ask() != 200:
+            assert ask() == (500 if how == "failed GPU" else 0)
+            while ask() != 200 or (how == "failed GPU" and Path(f"/proc/{hung}").exists()):
                 assert time.monotonic() - began < 25 + start_s
         finally:
             with suppress(ProcessLookupError):

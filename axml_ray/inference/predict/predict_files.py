@@ -134,19 +134,15 @@ class BundlePredictor:
         ids, texts, errors = (documents[name].to_pylist() for name in DOCUMENTS.names)
         readable = [row for row, text in enumerate(texts) if text is not None]
         tags: list[list[Tag]] = [[] for _ in ids]
-        try:
-            for row, result in zip(readable, self._tag([texts[row] for row in readable]), strict=True):
+        tagged = self._tag([texts[row] for row in readable])
+        failures = [result for result in tagged if isinstance(result, Exception)]
+        if failures and len(failures) == len(tagged):
+            raise failures[0]  # not a fault of single texts
+        for row, result in zip(readable, tagged, strict=True):
+            if isinstance(result, Exception):
+                errors[row] = f"cannot be tagged: {' '.join(str(result).split()) or type(result).__name__}"
+            else:
                 tags[row] = result
-        except Exception:
-            failed = 0
-            for row in readable:
-                try:
-                    [tags[row]] = self._tag([texts[row]])
-                except Exception as error:
-                    errors[row] = f"cannot be tagged: {' '.join(str(error).split()) or type(error).__name__}"
-                    failed += 1
-            if failed == len(readable):
-                raise  # not a fault of single texts
         rows = [
             {
                 "id": document,
@@ -164,9 +160,27 @@ class BundlePredictor:
             with path.open("w", encoding="utf-8") as file:
                 file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
 
-    def _tag(self, texts: list[str]) -> list[list[Tag]]:
+    def _tag(self, texts: list[str]) -> list[list[Tag] | Exception]:
+        """Return the tags of each text, or why it cannot be tagged; the halves of a batch that fails are tried apart.
+
+        Raises:
+            torch.AcceleratorError: a GPU failed, which is no fault of a text.
+            torch.OutOfMemoryError: a GPU's memory does not suffice for one text.
+        """
         options = self.options
-        return self.tagger.tag(texts, top_k=options.top_k, threshold=options.threshold, conditions=options.conditions)
+        try:
+            return list(
+                self.tagger.tag(texts, top_k=options.top_k, threshold=options.threshold, conditions=options.conditions)
+            )
+        except torch.AcceleratorError:
+            raise
+        except Exception as error:
+            if len(texts) > 1:
+                half = len(texts) // 2
+                return [*self._tag(texts[:half]), *self._tag(texts[half:])]
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
+            return [error]
 
 
 @phase("predict")

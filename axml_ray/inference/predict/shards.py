@@ -156,13 +156,9 @@ def predict_shards(
             "or of axml-ray predict --actors, --cpus-per-actor or --gpus-per-actor"
         )
     if reserved["GPU"]:
-        # A GPU that PyTorch cannot use is found by a task: of an actor that cannot start, Ray prints many tracebacks.
-        of_task = {"num_cpus": reserved["CPU"], "num_gpus": reserved["GPU"], "memory": reserved["memory"]}
-        task = ray.remote(**of_task, max_retries=0)(reserved_device)
-        try:
-            ray.get(task.remote(reserved["GPU"]))
-        except ray.exceptions.RayError as error:
-            raise SettingsError(root_cause(error)) from error
+        from axml_ray.cluster.tasks import check_device
+
+        check_device(reserved_device, reserved)  # of an actor that cannot start, Ray prints many tracebacks
     quiet_data()
     context = ray.data.DataContext.get_current().copy()
     context.target_max_block_size = BLOCK_BYTES

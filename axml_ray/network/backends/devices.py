@@ -11,7 +11,7 @@ def device_named(name: str) -> torch.device:
     """Return the device of a name such as "cpu", "cuda" or "cuda:1".
 
     Raises:
-        SettingsError: there is no such device.
+        SettingsError: there is no such device, or PyTorch cannot use it.
     """
     try:
         device = torch.device(name)
@@ -26,6 +26,11 @@ def device_named(name: str) -> torch.device:
             "here; install PyTorch with CUDA and check nvidia-smi, or choose cpu"
         )
     backend_for(device)  # a GPU's backend sets what the libraries read before their first use
+    try:
+        torch.zeros(1, device=device).add_(1)  # GPUs are counted by NVML, also those that cannot be used
+    except (RuntimeError, AssertionError) as error:  # the latter of a build without CUDA
+        reason = str(error).splitlines()[0]
+        raise SettingsError(f"device: PyTorch {torch.__version__} cannot compute on {name!r}: {reason}") from None
     return device
 
 
@@ -50,16 +55,17 @@ def reserved_device(gpus: float, name: str = "cuda") -> torch.device:
 def synchronize(device: torch.device) -> None:
     """Wait until the device has completed its work; that of a CPU is complete when a call returns."""
     if device.type == "cuda":
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(device)
 
 
 def peak_memory_gib(device: torch.device) -> float:
-    """Return the peak in GiB of a GPU's memory that tensors of this process took, or of the process's main memory."""
-    return torch.cuda.max_memory_allocated() / 2**30 if device.type == "cuda" else peak_gib()
+    """Return the peak in GiB of a GPU's memory that PyTorch took for this process, or of the process's main memory."""
+    # What CUDA graphs keep for their next replay is reserved, but not allocated.
+    return torch.cuda.max_memory_reserved(device) / 2**30 if device.type == "cuda" else peak_gib()
 
 
 def reset_peak_memory(device: torch.device) -> None:
     """Begin a new measurement of a GPU's peak memory, and release what is cached; a CPU's peak is the process's."""
     if device.type == "cuda":
         torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats()
+        torch.cuda.reset_peak_memory_stats(device)

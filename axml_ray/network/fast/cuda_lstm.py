@@ -25,7 +25,10 @@ INPUT_MULTIPLE = 8
 """Inputs of reduced formats are padded to a multiple of this, which tensor cores need."""
 TOKEN_MULTIPLE = 64
 """Texts of a graph are padded to a multiple of this: each number of tokens has a graph, with memory of its own."""
-MOST_GRAPHS = 32
+LONG = 512
+"""Above twice this number of tokens the multiple doubles each time they do, so that few graphs suffice."""
+MOST_GRAPHS = 48
+"""Graphs that are kept: those of texts up to 8,192 tokens, and of the last batches of epochs."""
 LARGEST = 2.0**-6
 """Largest gradient of an output in float16: sums over 10^5 positions stay far below the largest number."""
 
@@ -50,7 +53,7 @@ def run_both(
     tokens, dimension = inputs[0].shape[1:]
     if not (lstms[0].training and torch.is_grad_enabled()):
         graphs = None
-    longer = 0 if graphs is None else -tokens % TOKEN_MULTIPLE
+    longer = 0 if graphs is None else graph_tokens(tokens) - tokens
     wider = 0 if dtype == torch.float32 else -2 * dimension % INPUT_MULTIPLE
     # cuDNN gives both directions the same words, the second from the end. So a word has the inputs of both directions,
     # the second one turned round, and each direction has weights of zero for the input of the other one.
@@ -67,6 +70,12 @@ def run_both(
     output = _run(arguments, lstms[0].training) if graphs is None else graphs.run(arguments)
     ahead, back = _leave(output, inputs[0].dtype, factor).chunk(2, dim=2)
     return [ahead[:, :tokens], back.flip(1)[:, :tokens]]
+
+
+def graph_tokens(tokens: int) -> int:
+    """Return the number of tokens to which texts are padded for a graph: a multiple that grows with long texts."""
+    multiple = TOKEN_MULTIPLE << max(0, (tokens - 1).bit_length() - LONG.bit_length())
+    return -(-tokens // multiple) * multiple
 
 
 def _run(arguments: Sequence[Tensor], training: bool = True) -> Tensor:
@@ -111,7 +120,9 @@ class LstmGraphs:
         if key not in self._graphs:
             if len(self._graphs) >= MOST_GRAPHS:
                 self._graphs.clear()
-            self._graphs[key] = self._capture(arguments)
+            # Of another device than the current one, a graph would be empty, and each replay give the first output.
+            with torch.cuda.device(arguments[0].device):
+                self._graphs[key] = self._capture(arguments)
         output: Tensor = _Replay.apply(self._graphs[key], *arguments)
         return output
 
