@@ -85,7 +85,8 @@ class CorpusSettings(ReadingSettings):
     max_train_documents: Positive | None = None
     """Number of training documents to use, drawn by a hash of the text; by default all."""
     drop_duplicates: bool = False
-    """Keep each text once over all splits; a test text that is also in train is then dropped from train."""
+    """Keep each text once over all splits, with the labels of the record that is kept; a test text that is also in
+    train is then dropped from train."""
     min_label_count: Positive = 1
     """Labels with fewer documents, counted over all splits, are dropped."""
     max_rejected_share: Share = 0.0

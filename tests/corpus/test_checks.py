@@ -39,13 +39,21 @@ def test_texts_without_words_are_an_error(run: Prepare, text: str) -> None:
     ],
 )
 def test_labels_that_look_alike_are_warned_of(run: Prepare, labels: list[str], alike: list[str]) -> None:
-    said = warnings_of(run(train=[(f"text {i}", [label]) for i in range(9) for label in labels], test=()))
+    said = warnings_of(run(train=[(f"{i} {label}", [label]) for i in range(9) for label in labels], test=()))
     assert len(said) == bool(alike)
     assert all(repr(label) in said[0] for label in alike)
 
 
 def with_known(texts: int, known: int) -> list[Any]:
     return [*many(known, "train"), *many(texts - known, "test")]
+
+
+@pytest.mark.parametrize("drop", [False, True])
+@pytest.mark.parametrize(("rows", "is_warned_of"), [(1, False), (3, True)])
+def test_a_row_for_each_label_of_a_text_is_warned_of(run: Prepare, rows: int, is_warned_of: bool, drop: bool) -> None:
+    train = [(f"text {i}", [f"label{label}"]) for i in range(60) for label in range(rows)]
+    said = warnings_of(run(train=train, test=[("other", ["label0"])], drop_duplicates=drop))
+    assert ["120 of 181 texts repeat" in each for each in said] == [True] * is_warned_of
 
 
 @pytest.mark.parametrize(("known", "is_warned_of"), [(0, False), (2, False), (3, True), (20, True)])

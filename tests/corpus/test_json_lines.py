@@ -80,7 +80,7 @@ def test_a_line_that_is_too_long_may_be_cut_short(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(line_blocks, "BLOCK_BYTES", 200)
     content = gzip.compress(good(0) + b"\n" + random.Random(0).randbytes(300_000).hex().encode())
     path = write(tmp_path / "cut.json.gz", content[:-1_000])
-    assert not json_lines.is_repository_json(path)
+    assert not json_lines.is_repository_json(path, labelled=True)
     first, long, damaged = JsonLines(path).read()
     assert isinstance(first, Document)
     assert isinstance(long, Rejection) and long.reason.startswith("longer than")

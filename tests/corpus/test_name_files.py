@@ -73,6 +73,7 @@ def test_a_blank_is_no_name(tmp_path: Path, lines: str) -> None:
     [
         ("cats\n\n big, dogs \n", ["0", "1", "2"], ["cats", "1", "big, dogs"]),
         ("cats\ndogs\n", ["1", "2"], ["cats", "dogs"]),  # counted from 1
+        ("cats\ndogs\n\n \n", ["1", "2"], ["cats", "dogs"]),
         ("cats\ndogs\nmice\n", ["1", "2"], ["dogs", "mice"]),
         ("Name\ncats\ndogs\n", ["0", "1"], ["cats", "dogs"]),
         ("name\ncats\ndogs\n", ["1", "2"], ["cats", "dogs"]),
@@ -94,6 +95,18 @@ def test_a_first_label_that_cannot_be_told_is_logged(tmp_path: Path, caplog: pyt
         caplog.clear()
         name_labels(labels, tmp_path / "names.txt")
         assert [record.levelname for record in caplog.records if record.levelname == "WARNING"] == ["WARNING"] * warned
+
+
+def test_blank_lines_of_a_csv_file_with_one_column_count(tmp_path: Path) -> None:
+    (tmp_path / "n.csv").write_text('"Art, music"\n\nChemistry\n', encoding="utf-8")
+    assert name_labels(["1", "2", "3"], tmp_path / "n.csv") == ["Art, music", "2", "Chemistry"]
+
+
+@pytest.mark.parametrize("header", ["label,notation,name_fi", "concept,name,x", "title,key,name"])
+def test_labels_may_be_in_the_first_column_whatever_the_header(tmp_path: Path, header: str) -> None:
+    (tmp_path / "n.csv").write_text(f"{header}\nart,1.1,taide\nlaw,1.2,oikeus\n", encoding="utf-8")
+    named = name_labels(["law", "art"], tmp_path / "n.csv")
+    assert named != ["law", "art"] and len(set(named)) == 2
 
 
 def test_a_csv_file_without_a_header(tmp_path: Path) -> None:

@@ -94,6 +94,10 @@ def test_the_repositorys_json_is_known_by_its_fields(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(b"\n" + record))
     (document,) = listed(path)[0].read()
     assert (document.text, document.labels, document.id) == ("T /SEP/ c", ("4",), "u")
+    path.write_bytes(gzip.compress(b'{"uid": "u", "title": "T", "content": "c"}\n'))  # new texts
+    (document,) = listed(path, labelled=False)[0].read()
+    assert (document.text, document.labels, document.id) == ("T /SEP/ c", (), "u")
+    path.write_bytes(gzip.compress(record))
     (document,) = listed(path, title_field="uid", text_field="title", labels_field="content", labelled=False)[0].read()
     assert (document.text, document.labels) == ("u /SEP/ T", ("c",))
 

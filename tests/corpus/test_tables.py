@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from axml_ray.corpus.readers import line_blocks
 from axml_ray.corpus.readers.tables import ArrowRows, MissingColumn, ParquetRows, SeparatedValues, saved_dataset_readers
 from axml_ray.corpus.records.records import Document, Fields, Rejection
 
@@ -295,6 +296,21 @@ def test_uris_are_labels_without_their_brackets(tmp_path: Path) -> None:
         assert rows_of(tmp_path / "a.csv", f'text,labels\nA cat.,"{cell}"\n')[0][2:] == tuple(URIS[1:-1].split("> <"))
     [row] = rows_of(tmp_path / "a.csv", "text,labels\nA cat.,<b>;<i>\n")
     assert row[2:] == ("<b>", "<i>")
+
+
+def test_the_first_quote_of_tsv_may_leave_the_dialect_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A cell that is quoted as a whole is valid in both dialects; a block later, only one makes rows."""
+    monkeypatch.setattr(line_blocks, "BLOCK_BYTES", 1_000)
+    plain = "".join(f"row {i}\tlaw\n" for i in range(500))
+    literal = '"Beta starts\tz3\nGamma ends"\tz4\n"Alpha" and more\tz1\n'
+    quoted = '"two\nlines"\tz3\n"a\ttab"\tz4\n'
+    for last, texts in (
+        (literal, ['"Beta starts', 'Gamma ends"', '"Alpha" and more']),
+        (quoted, ["two\nlines", "a\ttab"]),
+    ):
+        found = rows_of(tmp_path / "a.tsv", f'text\tlabels\n"Whole"\tx\n{plain}{last}{plain}')
+        assert len(found) == 1_001 + len(texts)
+        assert found[0][1] == "Whole" and [row[1] for row in found[501 : 501 + len(texts)]] == texts
 
 
 def test_quotes_in_tsv_are_what_makes_more_rows(tmp_path: Path) -> None:

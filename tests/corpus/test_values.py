@@ -83,10 +83,49 @@ NAN = float("nan")
             "law &amp; order;R&D; a&#39;s\nM&uuml;ller;q&a;b",
             ["law &amp; order", "R&D", "a&#39;s", "M&uuml;ller", "q&a", "b"],
         ),
+        (
+            "Children&rsquo;s books;a\0b &mdash; c;&nosuch;x",
+            ["Children&rsquo;s books", "a b &mdash; c", "&nosuch", "x"],
+        ),
+        # Codes are labels as they are written, whatever number Python would read.
+        ("{1E50,2E65}", ["1E50", "2E65"]),
+        ("[10_1, 10_2]", ["10_1", "10_2"]),
+        ("{0x1F,0x2A}", ["0x1F", "0x2A"]),
+        ("{1.10,1.1}", ["1.10", "1.1"]),
+        ("[007, 7]", ["007", "7"]),
+        ("[1E50, 3.0, -2, NULL]", ["1E50", "3", "-2"]),
+        ("[3.0, 0.5, 1e-05, 1.0E10]", ["3", "0.5", "0.00001", "10000000000"]),
+        ("{art,NULL}", ["art"]),
+        ('{"NULL",NULL}', ["NULL"]),
+        ("[art, null, nan, None]", ["art"]),
     ],
 )
 def test_labels(value: Any, labels: list[str]) -> None:
     assert list(labels_of(value, "labels")) == labels
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [["x", 0.8]],
+        [["x", 1]],
+        [[12, 0.8], [7, 0.5]],
+        "[(12, 0.8), (7, 0.5)]",
+        [[12.0, 0.8]],
+        np.array([[12, 0.8]]),
+        [[np.int64(3), np.float64(1)]],
+    ],
+)
+def test_pairs_of_a_label_and_a_weight(value: Any) -> None:
+    with pytest.raises(ValueError, match="label 1 is a pair with a number"):
+        labels_of(value, "labels")
+
+
+@pytest.mark.parametrize(
+    "value", [[[1, 2]], [[1.0, 2.0]], [["a", "b"]], [["a", None]], [[None, 2]], [[1], [2, 0.5, 3]]]
+)
+def test_pairs_of_labels(value: Any) -> None:
+    assert len(labels_of(value, "labels")) == sum(each is not None for pair in value for each in pair)
 
 
 @pytest.mark.parametrize(

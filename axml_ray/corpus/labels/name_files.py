@@ -75,6 +75,8 @@ def read_rows(path: Path) -> Rows:
     lines = _read_lines(path)
     if not any(line.strip() for line in lines):
         raise SettingsError(f"corpus.label_names: {path} holds no labels; expected lines of label, tab, name")
+    while not lines[-1].strip():
+        lines.pop()
     if re.match(r'\s*\[\s*(["{]|$)', lines[0]):
         raise _invalid(path, 1, "a JSON array; write lines of label, tab, name")
     if any("\t" in line for line in lines):
@@ -86,8 +88,6 @@ def read_rows(path: Path) -> Rows:
         return rows
     if delimiter := _csv_delimiter(lines, is_csv=format_suffix(path) == ".csv"):
         return _csv_rows(path, lines, delimiter)
-    if not lines[-1].strip():
-        lines.pop()
     if lines[0].lstrip().startswith("{"):
         return [(number, [_title(path, number, line)]) for number, line in enumerate(lines, 1)]
     return [(number, [_unquoted(line)]) for number, line in enumerate(lines, 1)]
@@ -116,11 +116,11 @@ def _numbered_names(lines: list[str], known: Collection[str]) -> dict[str, str]:
 def _tabled_names(rows: list[list[str]], known: set[str]) -> tuple[dict[str, str], str]:
     """Return the name of each label of a table, blank if it has none, and which columns were used.
 
-    The labels are in the first column, or, if the header has several columns of keys, in that with the most labels.
+    They are the first column, or a column of keys by the header that has more of the labels.
     """
     width = min(map(len, rows))
-    of_keys = [column for column in range(width) if _KEY_COLUMN.fullmatch(rows[0][column])] or [0]
-    of_label = max(of_keys, key=lambda column: len({_key(cells[column]) for cells in rows} & known))
+    of_keys = [column for column in range(width) if _KEY_COLUMN.fullmatch(rows[0][column])]
+    of_label = max([0, *of_keys], key=lambda column: len({_key(cells[column]) for cells in rows} & known))
     header = rows[0] if _key(rows[0][of_label]) not in known else []
 
     def rank(column: int) -> int:
@@ -172,19 +172,20 @@ def _csv_delimiter(lines: list[str], *, is_csv: bool) -> str | None:
 
 
 def _csv_rows(path: Path, lines: list[str], delimiter: str) -> Rows:
-    """Return the rows of a CSV file, numbered by the line on which each begins."""
+    """Return the rows of a CSV file, numbered by the line on which each begins; of one column also blank ones."""
     reader, begin = _csv(lines, delimiter), 1
     rows: Rows = []
+    width = 0
     try:
         for row in reader:
-            if rows and row and len(row) != len(rows[0][1]):
-                raise csv.Error(f"has {len(row)} cells, the first line has {len(rows[0][1])}")
-            if row:
-                rows.append((begin, [cell.strip() for cell in row]))
+            width = width or len(row)
+            if row and len(row) != width:
+                raise csv.Error(f"has {len(row)} cells, the first line has {width}")
+            rows.append((begin, [cell.strip() for cell in row] or [""]))
             begin = reader.line_num + 1
     except csv.Error as error:
         raise _invalid(path, begin, str(error)) from None
-    return rows
+    return [(number, cells) for number, cells in rows if len(cells) == width]
 
 
 def _csv(lines: list[str], delimiter: str) -> Any:

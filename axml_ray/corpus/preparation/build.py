@@ -37,6 +37,7 @@ from axml_ray.corpus.preparation.checks import (
     check_titles,
     lookalike_warning,
     overlap_warning,
+    repeated_warning,
     segmentation_warning,
     separator_warning,
     unseen_warning,
@@ -117,6 +118,7 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
     if settings.segmentation == "words":
         of_blocks = zip(staged.paths, given[staged.starts[:-1]], strict=True)
         warn(segmentation_warning([path for path, split in of_blocks if split == TRAIN]))
+    warn(repeated_warning(sum(summary["duplicates"]["within"].values()), len(given)))
     if not settings.drop_duplicates:
         warn(overlap_warning(summary["duplicates"]["also_in_train"], by_split(staged.split)))
 

@@ -28,6 +28,7 @@ MIN_PHRASE, MIN_PHRASE_SHARE = 6, 0.1
 by their characters, in all words and such characters. Texts whose words were separated beforehand have few phrases."""
 MAX_PHRASE_BLOCKS = 16
 """Number of blocks in which phrases are looked for."""
+MAX_REPEATED_SHARE = 0.25
 MAX_UNSEEN_SHARE = 0.5
 """Maximum share of the labels of validation or test texts that no training text has."""
 MIN_KNOWN_TEXTS_SHARE = 0.1
@@ -168,6 +169,20 @@ def overlap_warning(known_texts: dict[str, int], documents: dict[str, int]) -> s
                 "will be too good; leave them out of one, or set corpus.drop_duplicates to true"
             )
     return None
+
+
+def repeated_warning(repeated: int, documents: int) -> str | None:
+    """Return a warning if many texts are on several rows: each may have one of the labels of its text.
+
+    Nothing fails, but the model learns from one label of a text that the others are wrong, or `corpus.drop_duplicates`
+    drops the rows of the others.
+    """
+    if repeated <= MAX_REPEATED_SHARE * documents:
+        return None
+    return (
+        f"{repeated:,} of {documents:,} texts repeat another one of their split; if each row has one label of a text, "
+        "write a text once, with all of its labels"
+    )
 
 
 def unseen_warning(labels: Mapping[str, int]) -> str | None:

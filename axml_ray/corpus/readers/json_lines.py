@@ -49,10 +49,16 @@ def parse_object(line: bytes | Damage) -> dict[str, Any]:
     return record
 
 
-def is_repository_json(path: SourceFile) -> bool:
-    """Return whether a file has the fields of the Extreme Classification Repository's `trn.json` and `tst.json`."""
+def is_repository_json(path: SourceFile, *, labelled: bool) -> bool:
+    """Return whether a file has the fields of the Extreme Classification Repository's `trn.json` and `tst.json`.
+
+    If it need not be labelled, it may lack those of the labels.
+    """
     try:
         first = next(line for _, line in read_lines(path) if isinstance(line, Damage) or line.strip())
-        return {"title", "target_ind"} <= parse_object(first).keys()
+        fields = parse_object(first).keys()
+        return {"title", "target_ind"} <= fields or (
+            not labelled and {"title", "content"} <= fields and "text" not in fields
+        )
     except (OSError, ValueError, StopIteration):
         return False  # the reader will report the error

@@ -50,6 +50,16 @@ class LineStream:
         more = self._load()
         return [line for _, line in self._lines[self._next :]], not more
 
+    @property
+    def number(self) -> int:
+        """Number of the line that `peek` returns."""
+        return self._lines[self._next][0]
+
+    @property
+    def loaded(self) -> int:
+        """Number of the last line that is in memory."""
+        return self._loaded
+
     def begin_row(self) -> None:
         """Make the next line the first of the current row."""
         self._row = self._next
@@ -100,10 +110,12 @@ def read_rows(
     # Strict, because otherwise a cell that begins with a stray quote would swallow the rows after it.
     reader: Iterator[list[str]] = csv.reader(lines, **form)
     other: Iterator[list[str]] = csv.reader(unescaped, **form, escapechar="\\")
+    literal = literal if delimiter == "\t" else False
+    undecided = 0  # the last line that was looked at, where all rows are valid in both dialects
     while True:
         lines.begin_row()
-        if literal is None and '"' in lines.peek():
-            literal = delimiter == "\t" and _has_literal_quotes(lines, width)
+        if literal is None and '"' in lines.peek() and lines.number > undecided:
+            literal, undecided = _has_literal_quotes(lines, width), lines.loaded
             reader = map(_split_literally, lines) if literal else reader
         row = _next_row(reader)
         if row and not literal and not _is_valid(row, width) and any(escape.search(line) for _, line in lines.row()):
@@ -145,15 +157,16 @@ def _is_valid(row: list[str] | str, width: int | None) -> bool:
     return isinstance(row, list) and len(row) == (width or len(row))
 
 
-def _has_literal_quotes(lines: LineStream, width: int | None) -> bool:
-    """Return whether more of the next lines are valid rows if a quote is a character like others."""
+def _has_literal_quotes(lines: LineStream, width: int | None) -> bool | None:
+    """Return whether more of the next lines are valid rows if a quote is a character like others; None if as many."""
     ahead, are_all = lines.ahead()
     width = width or ahead[0].count("\t") + 1
     copy = LineStream(["".join(ahead).encode("utf-8", "surrogateescape")])
     quoted = [row for _, row in read_rows(copy, "\t", width, literal=False)]
     literal = sum(line.count("\t") + 1 == width for line in ahead)
-    # The last row may be cut off.
-    return literal > sum(isinstance(row, list) for row in quoted) + (not are_all and isinstance(quoted[-1], str))
+    valid = sum(isinstance(row, list) for row in quoted)
+    most = valid + (not are_all and isinstance(quoted[-1], str))  # the last row may be cut off
+    return True if literal > most else False if literal < valid else None
 
 
 def _split_literally(line: str) -> list[str]:

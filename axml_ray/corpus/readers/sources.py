@@ -38,7 +38,7 @@ def _open_json(file: SourceFile, fields: Fields, settings: ReadingSettings) -> R
     if is_json_document(file):
         return JsonObjects(file, fields)
     unnamed = Fields(separator=fields.separator, labelled=fields.labelled)
-    if settings.source == "auto" and fields == unnamed and is_repository_json(file):
+    if settings.source == "auto" and fields == unnamed and is_repository_json(file, labelled=fields.labelled):
         return JsonLines(file, replace(fields, title="title", text="content", labels="target_ind", id="uid"))
     return JsonLines(file, fields)
 

@@ -10,6 +10,7 @@
 """
 
 import ast
+import html.entities
 import json
 import math
 import numbers
@@ -30,15 +31,16 @@ _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 URI = r"<?(?:[A-Za-z][A-Za-z0-9+.\-]*://|(?i:urn|info|doi):)"
 """Regular expression (RE2) of the beginning of a URI, which may be in angle brackets."""
 _BRACKETED_URIS = re.compile(r"\s*(?:<[^<>\s]+:[^<>\s]+>[\s;,|]*)+")
-_REFERENCE = (
-    r"&(?:#\d+|#[xX][\da-fA-F]+|amp|lt|gt|quot|apos|nbsp"
-    r"|[A-Za-z]{1,2}(?:uml|acute|grave|circ|tilde|cedil|lig|ring|slash));"
-)
-_PARTS_WITH_REFERENCES = re.compile(rf"(?:{_REFERENCE}|[^;\n])+")
-"""Parts between semicolons and lines; the semicolon of a character reference of HTML, `&amp;`, separates nothing."""
+_REFERENCE = re.compile(r"&(?:#\d+|#[xX][\da-fA-F]+|([A-Za-z][A-Za-z0-9]*));")
+"""What is a character reference of HTML, such as `&amp;`, if HTML has its name."""
 _BARE_LIST = re.compile(r"\[([^\[\]{}]*)\]|\{([^\[\]{}]*)\}")
 """A list whose strings need no quotes, as Spark (`[fine art, law]`) and PostgreSQL (`{"fine art",law}`) write it."""
 _BARE_PARTS = re.compile(r'\s*"((?:[^"\\]|\\.)*)"|([^,]+)', re.DOTALL)
+_BARE_NULLS = frozenset({"null", "NULL", "None", "nan", "NaN"})
+_WRITTEN_NUMBER = re.compile(r"-?(0|[1-9]\d*)(\.(0?|\d*[1-9]))?(e[-+]\d+)?|-?\d\.\d+E-?\d+")
+"""A number as programs write it: `3`, `3.0`, `1e-05`, Java's `1.0E10`. `1E50`, `1_0`, `007` and `1.10` are codes."""
+_CODE = re.compile(r"[-+]?\.?\d[\w.+-]*")
+"""What Python may read as a number."""
 _NUMPY_SCALAR = re.compile(r"""\bnp\.\w+\(('(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*"|[^()'"]*)\)""")
 _PLAIN = frozenset({str, int})
 """Types of most labels: a list of these needs no flattening."""
@@ -202,8 +204,17 @@ def labels_of(value: Any, field: str, separator: str = ";", names: Sequence[str]
 def _check_no_weights(value: Any) -> None:
     """Raise ValueError for pairs of a label and its weight, which would be read as two labels."""
     for number, each in enumerate(value if isinstance(value, list | tuple | np.ndarray) else (), start=1):
-        if isinstance(each, list | tuple) and list(map(type, each)) in ([str, float], [str, int]):
-            raise ValueError(f"label {number} is a string with a number, {reprlib.repr(each)}; give the strings alone")
+        if isinstance(each, list | tuple | np.ndarray) and len(each) == 2 and _is_weight(*each):
+            raise ValueError(f"label {number} is a pair with a number, {reprlib.repr(each)}; give the labels alone")
+
+
+def _is_weight(label: Any, value: Any) -> bool:
+    """Return whether a value beside a label is its weight: any number beside a string, a float beside an integer."""
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
+        return False
+    if isinstance(label, str) or isinstance(value, numbers.Integral) or not isinstance(label, numbers.Real):
+        return isinstance(label, str)
+    return isinstance(label, numbers.Integral) or (float(label).is_integer() and not float(value).is_integer())
 
 
 def id_of(value: Any, field: str) -> str | None:
@@ -226,18 +237,41 @@ def id_of(value: Any, field: str) -> str | None:
 
 def _split(text: str, separator: str) -> list[Any] | dict[str, Any]:
     """Return the labels that a string holds: those of a list, URIs, or what is between separators and lines."""
+    bare = _BARE_LIST.fullmatch(text.strip())
+    if bare and (codes := _codes((bare[1] or bare[2] or "").split(","))):
+        return codes
     literal = read_literal(text)
     if literal is not None:
         return literal or []
-    if bare := _BARE_LIST.fullmatch(text.strip()):
+    if bare:
         inside = bare[1] or bare[2] or ""
         if separator in inside:
             return inside.split(separator)
         if not inside.lstrip().startswith("'"):
-            return [re.sub(r"\\(.)", r"\1", quoted) or plain for quoted, plain in _BARE_PARTS.findall(inside)]
+            parts = _BARE_PARTS.findall(inside)
+            return [
+                re.sub(r"\\(.)", r"\1", quoted) or plain for quoted, plain in parts if plain.strip() not in _BARE_NULLS
+            ]
+    if uris := _uris(text, separator):
+        return uris
     if separator == ";" and "&" in text:
-        return _uris(text, separator) or _PARTS_WITH_REFERENCES.findall(text)
-    return _uris(text, separator) or [part for line in text.split("\n") for part in line.split(separator)]
+        text = _REFERENCE.sub(_kept, storable(text))
+        return [part.replace("\0", ";") for line in text.split("\n") for part in line.split(";")]
+    return [part for line in text.split("\n") for part in line.split(separator)]
+
+
+def _codes(parts: Sequence[str]) -> list[Any]:
+    """Return the labels of a list without quotes if Python would read one that is a code as a number, else none."""
+    parts = [part for each in parts if (part := each.strip()) not in _BARE_NULLS]
+    if all(map(_WRITTEN_NUMBER.fullmatch, parts)) or not all(map(_CODE.fullmatch, parts)):
+        return []
+    return [float(part) if _WRITTEN_NUMBER.fullmatch(part) and not part.isdecimal() else part for part in parts]
+
+
+def _kept(reference: re.Match[str]) -> str:
+    """Return a character reference with a NUL for its semicolon, which separates nothing; other text as it is."""
+    is_known = reference[1] is None or f"{reference[1]};" in html.entities.html5
+    return reference[0].replace(";", "\0") if is_known else reference[0]
 
 
 def _uris(text: str, separator: str) -> list[str]:
