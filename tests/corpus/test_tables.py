@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from axml_ray.corpus.readers import line_blocks
+from axml_ray.corpus.readers import tables
 from axml_ray.corpus.readers.tables import ArrowRows, MissingColumn, ParquetRows, SeparatedValues, saved_dataset_readers
 from axml_ray.corpus.records.records import Document, Fields, Rejection
 
@@ -300,7 +300,7 @@ def test_uris_are_labels_without_their_brackets(tmp_path: Path) -> None:
 
 def test_the_first_quote_of_tsv_may_leave_the_dialect_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A cell that is quoted as a whole is valid in both dialects; a block later, only one makes rows."""
-    monkeypatch.setattr(line_blocks, "BLOCK_BYTES", 1_000)
+    monkeypatch.setattr(tables, "BLOCK_BYTES", 1_000)
     plain = "".join(f"row {i}\tlaw\n" for i in range(500))
     literal = '"Beta starts\tz3\nGamma ends"\tz4\n"Alpha" and more\tz1\n'
     quoted = '"two\nlines"\tz3\n"a\ttab"\tz4\n'

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from axml_ray.corpus.readers.line_blocks import decode_line, read_line_blocks
+from axml_ray.corpus.readers.line_blocks import BLOCK_BYTES, decode_line, read_line_blocks
 from axml_ray.corpus.readers.separated_rows import LineStream, read_rows
 from axml_ray.corpus.readers.source_files import SourceFile, format_suffix, is_unreachable, open_raw
 from axml_ray.corpus.records.records import Document, Fields, Rejection, read_document, storable
@@ -225,7 +225,7 @@ class SeparatedValues:
 
     def read(self) -> Iterator[Document | Rejection]:
         """Stream the rows, each numbered by the line on which it begins; see `Reader.read`."""
-        lines = LineStream(read_line_blocks(self.path, 1 << 20))
+        lines = LineStream(read_line_blocks(self.path, BLOCK_BYTES))
         file = storable(str(self.path))
         delimiter = self.delimiter
         if stated := re.fullmatch(r'(?i)"?sep=(.)"?\s*', lines.peek()):
