@@ -1,4 +1,4 @@
-"""The tables of hundred-million.md, made of the plans of nine runs: python docs/hundred_million.py writes them."""
+"""The tables of hundred-million.md and gpus.md that plans of runs make: python docs/plan_tables.py writes them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,11 +11,13 @@ from axml_ray.planning.work import training_rates
 from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import SHIPPED, load
 
-PAGE = Path(__file__).with_name("hundred-million.md")
+PAGES = [Path(__file__).with_name(name) for name in ("hundred-million.md", "gpus.md")]
 LABELS, WORKERS = (2_812_281, 30_000_000, 100_000_000), (1, 8, 64)
 DOCUMENTS_PER_LABEL = 1_717_899 / 2_812_281
 MEMORY, RATE, MAIN_MEMORY = 80, 86, 128
 """GiB of a GPU, TFLOPS that one sustains, and GiB of a machine."""
+RECIPES = {"eurlex4k": 1, "wiki10_31k": 1, "amazoncat13k": 3, "amazon670k": 6, "wiki500k": 6, "amazon3m": 8}
+"""Numbers of GPUs of the paper's configs."""
 
 
 def flags(labels: int, workers: int) -> dict[str, object]:
@@ -48,10 +50,9 @@ def settings_of(labels: int, workers: int) -> Experiment:
     return load(SHIPPED / "amazon3m.yaml", **values)
 
 
-def plan_of(labels: int, workers: int) -> TrainingPlan:
+def plan_of(settings: Experiment, gpus: int) -> TrainingPlan:
     """Return the plan that the command prints."""
-    settings = settings_of(labels, workers)
-    counts, machines = count_corpus(settings), choose_machines(settings, workers, MEMORY)
+    counts, machines = count_corpus(settings), choose_machines(settings, gpus, MEMORY)
     rates, source = training_rates(settings, counts, machines, RATE)
     return make_plan(settings, counts, machines, rates, source)
 
@@ -64,7 +65,7 @@ def cell(numbers: Sequence[float]) -> str:
 
 def table(labels: int) -> str:
     """Return the table of one number of labels, after the command of its last column."""
-    plans = [plan_of(labels, workers) for workers in WORKERS]
+    plans = [plan_of(settings_of(labels, workers), workers) for workers in WORKERS]
     lines = [
         f"### {labels:,} labels\n",
         f"```\n{command(labels, WORKERS[-1])}\n```\n",
@@ -98,7 +99,7 @@ def memory_of(plan: TrainingPlan) -> dict[str, float]:
 def limits() -> str:
     """Return the table of the labels up to which each phase fits a machine, the phase that breaks first at the top."""
     sizes = [round(1.1**step * 1_000_000) for step in range(60)]  # to 277 million
-    shares = [[memory_of(plan_of(labels, workers)) for labels in sizes] for workers in WORKERS]
+    shares = [[memory_of(plan_of(settings_of(labels, workers), workers)) for labels in sizes] for workers in WORKERS]
     fit = {name: [sum(share[name] <= 1 for share in of_workers) for of_workers in shares] for name in shares[0][0]}
 
     def shown(count: int) -> str:
@@ -110,14 +111,33 @@ def limits() -> str:
     return "\n".join(lines) + "\n"
 
 
+def recipes() -> str:
+    """Return the table of the paper's configs."""
+    lines = [
+        "| config | GPUs | memory of one | main memory of a worker | work of three trees at most |",
+        "|---|---:|---:|---:|---:|",
+    ]
+    for name, gpus in RECIPES.items():
+        plan = plan_of(load(SHIPPED / f"{name}.yaml"), gpus)
+        memory = max(level.memory.total for level in plan.levels) / GIB
+        work = f"{plan.operations / 1e18:.2g} EFLOP"
+        lines.append(f"| `{name}` | {gpus} | {memory:.1f} GiB | {plan.main_memory / GIB:.1f} GiB | {work} |")
+    return "\n".join(lines) + "\n"
+
+
+TABLES = {"tables": lambda: "\n".join(map(table, LABELS)), "limits": limits, "recipes": recipes}
+
+
 def with_tables(page: str) -> str:
-    """Return the page with the tables made again."""
-    for name, made in (("tables", "\n".join(map(table, LABELS))), ("limits", limits())):
-        begin, end = f"<!-- {name}: python docs/hundred_million.py -->\n", f"<!-- end of {name} -->\n"
-        before, _, rest = page.partition(begin)
-        page = before + begin + "\n" + made + "\n" + end + rest.partition(end)[2]
+    """Return a page with its tables made again."""
+    for name, make in TABLES.items():
+        begin, end = f"<!-- {name}: python docs/plan_tables.py -->\n", f"<!-- end of {name} -->\n"
+        before, found, rest = page.partition(begin)
+        if found:
+            page = before + begin + "\n" + make() + "\n" + end + rest.partition(end)[2]
     return page
 
 
 if __name__ == "__main__":
-    PAGE.write_text(with_tables(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    for path in PAGES:
+        path.write_text(with_tables(path.read_text(encoding="utf-8")), encoding="utf-8")
