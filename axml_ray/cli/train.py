@@ -45,7 +45,7 @@ def train(settings: Experiment) -> None:
 
     metrics = run(settings, print_first)
     console.print(scores_table(metrics))
-    print(f"Run: {with_urls(settings.run_directory)} (metrics.json, predictions/test, tree-*/level-*)")
+    print(f"Run: {with_urls(settings.run_directory)} (metrics.json, predictions/test, tree-*/network_tree)")
     print(f"Its report, for a browser: {RunLayout(settings.run_directory).report()}")
     print(next_steps(settings))
 
