@@ -23,6 +23,7 @@ from sklearn.utils.validation import check_is_fitted
 from axml_ray.cluster.connection import stop_cluster
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import finish_replacement, read_json, whole_directory, whole_file, write_json
+from axml_ray.core.lease import own
 from axml_ray.core.paths import paths_below
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.records.in_memory import (
@@ -257,9 +258,12 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
         if self.directory is None:
             return Path(tempfile.mkdtemp(prefix="axml-ray-estimator-"))
         parent = Path(self.directory).absolute()
+        experiment = self._experiment(parent)
         with paths_below(parent):  # which may be moved
-            settings = stored(self._experiment(parent), exclude={"tracking"})
-        return parent / fingerprint(settings, records)
+            settings = stored(experiment, exclude={"tracking"})
+        # `auto` chooses what is not given.
+        given = sorted(experiment.given) if experiment.preset == "auto" else []
+        return parent / fingerprint(settings, given, records)
 
     def _experiment(self, home: Path) -> Experiment:
         """Return the settings of the main job, whose files are below a directory."""
@@ -301,10 +305,11 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
                 file.writelines(orjson.dumps({"text": text, "labels": row}) + b"\n" for text, row in records)
         starts_cluster = not ray.is_initialized()
         try:
-            current = begin(settings)
-            with track(current.settings) as tracked:
-                train(current, record=tracked.record)
-                export_bundle(current, home / BUNDLE)
+            with own(settings.run_directory):
+                current = begin(settings)
+                with track(current.settings) as tracked:
+                    train(current, record=tracked.record)
+                    export_bundle(current, home / BUNDLE)
         finally:
             if starts_cluster:
                 stop_cluster()

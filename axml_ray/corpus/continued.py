@@ -8,7 +8,7 @@
   corpus keep their initial vectors, since frozen ones are part of what its networks learned from.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +24,8 @@ from axml_ray.settings import CorpusSettings
 
 NAMED = 3
 """Number of labels that an error names."""
+MAX_LOST_SHARE = 0.1
+"""Largest share of the old training texts that may be missing."""
 
 
 def previous_words(old: Sequence[str], new: Sequence[str]) -> np.ndarray:
@@ -92,6 +94,39 @@ def check_kept_labels(directory: Path, continued: Path) -> None:
     )
 
 
+def check_kept_texts(continued: Path, digests: np.ndarray) -> str | None:
+    """Check that the training texts of a continued corpus are there again; return a warning if a few of them are not.
+
+    A text that is read differently is a new one, which may be drawn for validation or test, though the networks were
+    trained on it.
+
+    Args:
+        continued: directory of the continued corpus.
+        digests: the first halves of the digests of all texts now, uint64 [documents].
+
+    Raises:
+        SettingsError: more than `MAX_LOST_SHARE` of them are missing.
+    """
+    old = np.concatenate([text_digests(texts)[0][:, 0] for texts in _texts(Corpus.open(continued), "train")])
+    lost = int((~np.isin(old, digests)).sum())
+    if not lost:
+        return None
+    found = f"{lost:,} of {len(old):,} training texts of {continued} are not among the texts any more"
+    if lost > MAX_LOST_SHARE * len(old):
+        raise SettingsError(
+            f"corpus.train: {found}, so other versions of them could be drawn for validation or test, although "
+            "networks were trained on them; give the old files unchanged, or train a new run without --continue"
+        )
+    return f"{found}; if they were changed, scores of the new versions may be too good"
+
+
+def _texts(corpus: Corpus, split: str) -> Iterator[list[str]]:
+    """Yield the texts of a split, some thousands at a time."""
+    for file in map(pq.ParquetFile, corpus.files(split)):
+        for i in range(file.num_row_groups):
+            yield file.read_row_group(i, ["text"])["text"].to_pylist()
+
+
 def largest_valid_draw(settings: CorpusSettings) -> int | None:
     """Return the largest draw with which a document may be drawn for validation, None for no limit.
 
@@ -106,8 +141,4 @@ def largest_valid_draw(settings: CorpusSettings) -> int | None:
             f"corpus.valid: {settings.continues} has validation files; name them, since drawn documents would be among "
             "those that its networks were trained on"
         )
-    files = map(pq.ParquetFile, corpus.files("valid"))
-    groups = (
-        file.read_row_group(i, ["text"])["text"].to_pylist() for file in files for i in range(file.num_row_groups)
-    )
-    return max(int(text_digests(texts)[1].max()) for texts in groups)
+    return max(int(text_digests(texts)[1].max()) for texts in _texts(corpus, "valid"))

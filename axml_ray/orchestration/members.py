@@ -85,8 +85,8 @@ def fit_members(
         follow: called with each record that workers write to the trees' journals.
         stopped: called about once a second; if it returns true, all tasks and their workers are cancelled.
         before_networks: called once if members remain to be trained by workers, when all others are fitted.
-        spent: called with each kind, when its members are fitted, and the seconds that they took in this call; members
-            of one kind run in parallel.
+        spent: called with each kind, when its members are fitted or failed, and the seconds that they took in this
+            call; members of one kind run in parallel.
 
     Raises:
         SettingsError: the cluster is too small for one group of workers, or PyTorch cannot use a GPU there.
@@ -108,14 +108,16 @@ def fit_members(
         if must_train and kind == networks[0]:
             before_networks()
         began, missing = time.monotonic(), [spec for spec in by_kind[kind] if not spec.is_fitted]
-        with phase(kind.replace("_", " ")):
-            if kinds()[kind].load().uses_features and not run.has_features():
-                _fit_features(run)
-            if missing and kind in networks:
-                _train(run, missing, follow, stopped)
-            elif missing:
-                _fit(run, missing, stopped)
-        spent(kind, time.monotonic() - began)
+        try:
+            with phase(kind.replace("_", " ")):
+                if kinds()[kind].load().uses_features and not run.has_features():
+                    _fit_features(run)
+                if missing and kind in networks:
+                    _train(run, missing, follow, stopped)
+                elif missing:
+                    _fit(run, missing, stopped)
+        finally:
+            spent(kind, time.monotonic() - began)
 
 
 def _train(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Callable[[], bool]) -> None:

@@ -86,11 +86,13 @@ def _check_settings(settings: Experiment, old: Experiment) -> None:
             f"ensemble.trees: is {settings.ensemble.trees}, but {old.run_directory} has {old.ensemble.trees} trees to "
             "continue from; lower it to that number"
         )
-    if settings.corpus.source != old.corpus.source:
-        raise SettingsError(
-            f"corpus.source: is {settings.corpus.source}, but {old.corpus.source} in {old.run_directory}, whose texts "
-            "are read again; give the new texts in the same format"
-        )
+    for name in ("source", "text_field", "title_field"):
+        before, now = getattr(old.corpus, name), getattr(settings.corpus, name)
+        if before != now:
+            raise SettingsError(
+                f"corpus.{name}: is {now}, but {before} in {old.run_directory}, whose texts are read again; give the "
+                "new texts in the same format"
+            )
     share, drawn = settings.corpus.test_share, old.corpus.draws_test
     if settings.corpus.draws_test and (not drawn or share != old.corpus.test_share):
         raise SettingsError(

@@ -25,7 +25,7 @@ from axml_ray.ensemble.calibration import Calibration
 from axml_ray.ensemble.combiner import Combiner, combiner_class
 from axml_ray.ensemble.ensemble import Combination, Ensemble
 from axml_ray.members.featurizer import ABOUT, Featurizer
-from axml_ray.members.member import FitInputs, LoadInputs, Member, MemberSpec
+from axml_ray.members.member import MANIFEST, FitInputs, LoadInputs, Member, MemberSpec
 from axml_ray.network.backends.backend import backend_for
 from axml_ray.network.backends.precision import chosen_format
 from axml_ray.runs.keys import RunKeys
@@ -176,8 +176,10 @@ class Run(RunKeys):
             context: distributed context; by default this process alone.
             report: called with records of progress; by default they are written to the journal of the label tree.
         """
-        spec.directory.mkdir(parents=True, exist_ok=True)
         kind, context = spec.implementation, context or DistributedContext()
+        if context.is_first:  # of another fit, whose manifest might fit some of the new files, too
+            storage.remove(spec.directory / MANIFEST)
+        spec.directory.mkdir(parents=True, exist_ok=True)
         if report is None and spec.tree is not None:
             report = Journal(self.layout.tree(spec.tree), tree=spec.tree).write
         return FitInputs(

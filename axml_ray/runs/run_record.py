@@ -3,6 +3,7 @@
 Contents count, not places: the project, or an input of it, may have been moved.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -61,14 +62,15 @@ class RunRecord:
                 f"{self.directory}: this run was made with other settings ({', '.join(changed)}); {FIX}"
             )
 
-    def check_settings(self, settings: Experiment) -> None:
-        """Raise SettingsError if a setting differs that trained parts depend on, apart from places."""
+    def check_settings(self, settings: Experiment, groups: Sequence[str] | None = None) -> None:
+        """Raise SettingsError if a setting differs that trained parts depend on, apart from places.
+
+        Only settings of some groups are compared, if any are given.
+        """
         if self.settings is None:
             return
-        changed = sorted(
-            set(differences(self.settings, stored(settings), (*FREE, *ADDED))) - set(self._places(settings))
-        )
-        self._refuse(changed)
+        changed = set(differences(self.settings, stored(settings), (*FREE, *ADDED))) - set(self._places(settings))
+        self._refuse(sorted(key for key in changed if groups is None or key.partition(".")[0] in groups))
 
     def check_inputs(self, settings: Experiment, key: str) -> None:
         """Raise SettingsError if other places are named than before, and their contents are not the same.

@@ -93,7 +93,8 @@ def with_choices(settings: Experiment, choices: Iterable[Choice]) -> Experiment:
 def adapt(settings: Experiment, documents: int, labels: int) -> tuple[Experiment, list[Choice]]:
     """Return the settings that the preset `auto` chooses for a corpus, and why; other presets are left as they are.
 
-    The corpus has training `documents`, and `labels` with training documents. Values that the user gave stay.
+    The corpus has training `documents`, of which `training.documents` may be fewer, and `labels` with training
+    documents. Values that the user gave stay.
 
     Raises:
         SettingsError: `auto` leaves out kNN, and no other kind of member has a weight.
@@ -101,6 +102,7 @@ def adapt(settings: Experiment, documents: int, labels: int) -> tuple[Experiment
     if settings.preset != "auto":
         return settings, []
     has_names = settings.corpus.label_names is not None
+    documents = min(documents, settings.training.documents or documents)
     choices = choose(CorpusSize(documents, labels, has_names, settings.tree.cluster_size), settings.given)
     adapted = with_choices(settings, choices)
     if not adapted.members.chosen:

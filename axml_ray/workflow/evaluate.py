@@ -85,6 +85,7 @@ def evaluate(
                 scores["without_networks"] = first
         path = run.layout.metrics(split)
         metrics = {"corpus": settings.corpus.name, "fingerprint": corpus.fingerprint, "split": split, **scores}
+        metrics["made_by"] = predictions.made_by
         if run.has_combiner() and (about := run.open_combiner().about()) is not None:
             metrics["combiner"] = about
         if seconds := read_phase_seconds(path, corpus) if seconds is None else seconds:

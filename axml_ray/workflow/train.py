@@ -114,8 +114,8 @@ def begin(settings: Experiment) -> Run:
     """
     check_installed(settings.tracking)
     before = RunRecord.read(settings.run_directory)
-    if settings.preset != "auto":
-        before.check_settings(settings)
+    # What `auto` chooses depends on the corpus, which is not prepared anew for a change that is refused.
+    before.check_settings(settings, ("corpus", "seed") if settings.preset == "auto" else None)
     check_trained(settings)
     corpus = prepare(
         settings.corpus,
@@ -123,7 +123,7 @@ def begin(settings: Experiment) -> Run:
         check_inputs=partial(before.check_inputs, settings),
         check=before.check_corpus,
     )
-    if settings.preset == "auto":  # its settings depend on the corpus
+    if settings.preset == "auto":
         settings = selected(adapted(settings, corpus), corpus)
         before.check_settings(settings)
     current = Run(settings, corpus)
@@ -147,7 +147,7 @@ def begin(settings: Experiment) -> Run:
 
 
 class PhaseTimes:
-    """Seconds of each phase of a run over all its starts; a file has those of the phases that have ended.
+    """Seconds of each phase of a run over all its starts, also those that failed; a file has them.
 
     Attributes:
         seconds: seconds by the name of the phase.
@@ -159,7 +159,7 @@ class PhaseTimes:
         self.seconds = read_phase_seconds(self._file, run.corpus) | prepared
 
     def add(self, name: str, seconds: float) -> None:
-        """Add the seconds of a phase that has ended."""
+        """Add the seconds of a phase that has ended in this start."""
         self.seconds[name] = self.seconds.pop(name, 0.0) + seconds  # last, so that they are in the order of this start
         write_json(self._file, {"fingerprint": self._fingerprint, "seconds": self.seconds})
 
@@ -167,9 +167,11 @@ class PhaseTimes:
     def measured(self, name: str) -> Iterator[None]:
         """Add the seconds that the block takes."""
         began = time.monotonic()
-        with phase(name):
-            yield
-        self.add(name, time.monotonic() - began)
+        try:
+            with phase(name):
+                yield
+        finally:
+            self.add(name, time.monotonic() - began)
 
 
 def train(
@@ -236,6 +238,7 @@ def selected(settings: Experiment, corpus: Corpus) -> Experiment:
 def small_corpus_warning(current: Run) -> str | None:
     """Return a warning if there are too few training texts for a tree of label clusters, else None."""
     texts = current.corpus.documents("train")
+    texts = min(texts, current.settings.training.documents or texts)
     if texts >= SMALL_DOCUMENTS or not current.settings.tree.height:
         return None
     return (

@@ -85,6 +85,8 @@ def test_a_run_that_was_moved_can_be_continued(old: Experiment, tmp_path: Path) 
         ("network.fully_connected", "16,16"),
         ("ensemble.trees", "3"),
         ("corpus.source", "csv"),
+        ("corpus.text_field", "body"),
+        ("corpus.title_field", "title"),
     ],
 )
 def test_what_weights_depend_on_cannot_change(old: Experiment, key: str, value: str) -> None:

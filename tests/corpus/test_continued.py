@@ -90,9 +90,23 @@ def test_of_equal_texts_the_old_one_is_kept(run: Prepare, tmp_path: Path) -> Non
 
 
 def test_lost_labels_are_an_error_that_names_the_key(run: Prepare, old: Corpus, tmp_path: Path) -> None:
+    train = [(text, ["new"]) for text, _ in texts(0, 120)]
     with pytest.raises(SettingsError, match=r"^corpus\.train: 9 labels of .*before .*\('old', "):
-        run(train=texts(0, 60, 3, "new"), test=texts(60, 66, 3, "new"), continues=str(tmp_path / "before"))
+        run(train=train, test=texts(60, 66, 3, "new"), continues=str(tmp_path / "before"))
     assert not (tmp_path / "corpus").exists()
+
+
+@pytest.mark.parametrize(("changed", "refused"), [(0, False), (5, False), (20, True), (120, True)])
+def test_old_texts_that_changed(run: Prepare, old: Corpus, tmp_path: Path, changed: int, refused: bool) -> None:
+    """Only in blanks, for example: they have other draws, so they could become validation or test texts."""
+    train = [(f" {text}" if i < changed else text, labels) for i, (text, labels) in enumerate(texts(0, 120))]
+    given: dict[str, Any] = {"train": train, "test": texts(120, 130), "continues": str(tmp_path / "before")}
+    if refused:
+        with pytest.raises(SettingsError, match=r"^corpus\.train: \d+ of 108 training texts .* are not among"):
+            run(**given)
+        return
+    warnings = run(**given).manifest["summary"]["warnings"]
+    assert ["of 108 training texts" in warning for warning in warnings] == [True] * bool(changed)
 
 
 def test_drawing_validation_texts_instead_of_given_ones_is_refused(run: Prepare, tmp_path: Path) -> None:

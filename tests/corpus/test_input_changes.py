@@ -1,6 +1,7 @@
 """Preparing again, after a change, and after a failure."""
 
 import hashlib
+import json
 import os
 import shutil
 import subprocess
@@ -9,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
-from corpus.preparing import Prepare, content, error_of, leftovers, lines, many
+from corpus.preparing import Prepare, content, error_of, leftovers, lines, many, rows
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.corpus.preparation.input_changes import content_of, read_inputs, stamp_of
@@ -124,6 +126,35 @@ def test_what_changed_is_said(run: Prepare, tmp_path: Path, caplog: pytest.LogCa
     assert said() == f"prepare: {tmp_path / 'corpus'} is up to date"
     assert "made with other settings (corpus.max_tokens); preparing" in said(max_tokens=9)
     assert f"made from other inputs ({tmp_path / 'train.jsonl'})" in said(train=many(21), max_tokens=9)
+
+
+def test_a_suffix_that_decides_how_names_are_read_counts(run: Prepare, tmp_path: Path) -> None:
+    given: dict[str, Any] = {"train": many(20), "test": many(4, "test")}
+    content = "".join(f"l{i},Name {i}\n" for i in range(4))
+    (tmp_path / "names.csv").write_text(content)
+    (tmp_path / "names.tsv").write_text(content.replace(",", "\t"))
+    named = [run(**given, label_names=str(tmp_path / f"names.{suffix}")) for suffix in ("csv", "tsv", "csv")]
+    assert len({corpus.manifest["inputs"] for corpus in named}) == 2
+    assert all("Name 0" in corpus.labels.names for corpus in named)
+    (tmp_path / "names.csv").rename(tmp_path / "moved.csv")
+    moved = run(**given, label_names=str(tmp_path / "moved.csv"))
+    assert moved.manifest["inputs"] == named[0].manifest["inputs"]
+
+
+def test_the_names_of_classes_count(run: Prepare, tmp_path: Path) -> None:
+    """Hugging Face `datasets` writes them into a file of their own."""
+    folder = tmp_path / "saved"
+    folder.mkdir()
+    table = pa.table({"text": [f"text {i}" for i in range(60)], "labels": [i % 2 for i in range(60)]})
+    with pa.OSFile(str(folder / "data.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as writer:
+        writer.write_table(table)
+    (folder / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
+    for names in (["cat", "dog"], ["dog", "cat"]):
+        features = {"labels": {"names": names, "_type": "ClassLabel"}}
+        (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
+        corpus = run(train=(folder,), test=[("test", names)])
+        found = {text: labels for labels, text in rows(corpus, "train").values()}
+        assert found and all(labels == [names[int(text.split()[1]) % 2]] for text, labels in found.items())
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def evaluated(tiny_run, directory: Path, **changed):
     of_ensemble = {"ensemble": scores, "intervals": {"ensemble": {name: [s - 2, s + 3] for name, s in scores.items()}}}
     band = {"name": "tail", "from": 1, "to": 9, "labels": 5, "documents": 0}
     metrics = {
-        "fingerprint": run.corpus.fingerprint,
+        "made_by": run.predictions_key,
         "documents": 1234,
         "members": dict.fromkeys(run.member_names, scores),
         **of_ensemble,
@@ -78,7 +78,7 @@ def test_the_hubs_client_reads_the_scores(tiny_run, tmp_path):
     assert {each.dataset_split for each in data.eval_results} == {"test"}
 
 
-@pytest.mark.parametrize("changed", [{"fingerprint": "of another corpus"}, {"members": {"knn": {}}}, {"members": None}])
+@pytest.mark.parametrize("changed", [{"made_by": "another ensemble"}, {"made_by": None}])
 def test_scores_of_something_else_are_not_shown(tiny_run, bundle_directory, tmp_path, changed):
     run = evaluated(tiny_run, tmp_path / "run", **changed)
     manifest = Bundle.open(bundle_directory).manifest

@@ -141,6 +141,8 @@ class TestAuto:
         load_auto = partial(load, preset="auto", corpus=OWN)
         settings, choices = adapt(load_auto(), KNN_DOCUMENTS, 5_000)
         assert "knn" in settings.members.chosen and "members.knn.weight" not in {each.key for each in choices}
+        few = load_auto(training={"documents": KNN_DOCUMENTS})
+        assert adapt(few, KNN_DOCUMENTS + 1, 5_000)[1] == adapt(few, KNN_DOCUMENTS, 5_000)[1]
         settings, choices = adapt(load_auto(), KNN_DOCUMENTS + 1, 5_000)
         assert set(settings.members.chosen) == {"network_tree", "linear_tree"}
         assert f"{KNN_DOCUMENTS + 1:,}" in next(each.reason for each in choices if each.key == "members.knn.weight")

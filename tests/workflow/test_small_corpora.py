@@ -5,8 +5,10 @@ from pathlib import Path
 import pytest
 import synthetic
 
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.run_layout import RunLayout
 from axml_ray.runs.run import Run
-from axml_ray.settings import SPLITS, Experiment
+from axml_ray.settings import SPLITS, Experiment, changed
 from axml_ray.settings.configuration import load
 from axml_ray.workflow.train import adapted, prepare_corpus, run, small_corpus_warning
 
@@ -38,6 +40,12 @@ def test_the_preset_adapts_to_few_texts(ray_cluster: None, tmp_path: Path) -> No
     assert metrics["documents"] == documents["test"]
     assert sum(metrics["combiner"]["weights"].values()) == pytest.approx(1)
     assert metrics["combiner"]["documents"] == documents["valid"]
+    # A change that is refused leaves the corpus as it is.
+    before = RunLayout(settings.run_directory).settings.read_bytes()
+    with pytest.raises(SettingsError, match=r"other settings \(corpus\.max_tokens\)"):
+        run(changed(settings, "corpus.max_tokens", 499))
+    assert prepare_corpus(settings).manifest["seconds"] == corpus.manifest["seconds"]
+    assert RunLayout(settings.run_directory).settings.read_bytes() == before
     # A tree without levels between root and leaves.
     models = settings.run_directory.glob("tree-*/network_tree/level-*/model.safetensors")
     assert [path.parent.relative_to(settings.run_directory).as_posix() for path in models] == [

@@ -24,7 +24,7 @@ from scipy import sparse
 from axml_ray.cluster.connection import connect
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import content_digest, write_json
-from axml_ray.corpus.continued import check_kept_labels, keep_word_vectors, largest_valid_draw
+from axml_ray.corpus.continued import check_kept_labels, check_kept_texts, keep_word_vectors, largest_valid_draw
 from axml_ray.corpus.labels import label_feature_sums
 from axml_ray.corpus.labels.label_feature_rows import read_feature_rows, rows_of_labels
 from axml_ray.corpus.labels.label_features import keep_strongest, label_ranges, max_terms
@@ -118,6 +118,8 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
     if settings.segmentation == "words":
         of_blocks = zip(staged.paths, given[staged.starts[:-1]], strict=True)
         warn(segmentation_warning([path for path, split in of_blocks if split == TRAIN]))
+    if settings.continues is not None:
+        warn(check_kept_texts(settings.continues, staged.facts["high"]))
     warn(repeated_warning(sum(summary["duplicates"]["within"].values()), len(given)))
     if not settings.drop_duplicates:
         warn(overlap_warning(summary["duplicates"]["also_in_train"], by_split(staged.split)))

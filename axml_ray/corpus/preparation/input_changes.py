@@ -14,7 +14,7 @@ from typing import Any
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.paths import portable
 from axml_ray.core.storage import sha256
-from axml_ray.corpus.readers.source_files import SourceFile, local_path, stored_version
+from axml_ray.corpus.readers.source_files import SourceFile, format_suffix, local_path, stored_version
 from axml_ray.corpus.records.records import file_name
 from axml_ray.settings import SPLITS, CorpusSettings, fingerprint
 
@@ -41,8 +41,12 @@ class Input:
 
     @property
     def identity(self) -> list[str]:
-        """Return what the corpus depends on: of a path only the name, which is part of the ids of documents."""
-        return [self.use, file_name(self.path) if self.use in ("", *SPLITS) else "", self.content]
+        """Return what the corpus depends on: of a path only the name of a file of documents, which is in their ids.
+
+        Of a file about labels, the suffix decides how it is read.
+        """
+        suffix = format_suffix(self.path) if self.use.startswith("label_") else ""
+        return [self.use, file_name(self.path) if self.use in ("", *SPLITS) else suffix, self.content]
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from axml_ray.corpus.preparation.input_changes import (
 from axml_ray.corpus.preparation.tasks import Workspace
 from axml_ray.corpus.readers import sources
 from axml_ray.corpus.readers.source_files import SourceFile
+from axml_ray.corpus.readers.tables import INFO, ArrowRows
 from axml_ray.corpus.records.records import Reader
 from axml_ray.corpus.store import MANIFEST, Corpus
 from axml_ray.corpus.text.vector_files import dimension_of
@@ -117,6 +118,10 @@ def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]], prepare
     files: list[tuple[str, SourceFile]] = []
     for split, reader in readers:
         files += [(split, getattr(reader, name)) for name in ("path", "labels_path") if hasattr(reader, name)]
+    # Names of class labels.
+    saved = {(split, reader.path) for split, reader in readers if isinstance(reader, ArrowRows)}
+    infos = {(split, path.with_name(INFO)) for split, path in saved if isinstance(path, Path)}
+    files += sorted((split, path) for split, path in infos if path.is_file())
     vectors = settings.word_vectors_path
     for path in filter(None, (settings.label_names, settings.label_features, vectors)):
         storage.fetch(path)

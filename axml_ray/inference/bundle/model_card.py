@@ -17,7 +17,7 @@ from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json
 from axml_ray.core.run_layout import TEST
 from axml_ray.evaluation.metrics.bands import band_name
-from axml_ray.evaluation.metrics.predictions import Predictions, title_of
+from axml_ray.evaluation.metrics.predictions import title_of
 from axml_ray.inference.bundle.manifest import Manifest
 from axml_ray.runs.run import Run
 from axml_ray.settings.members import kinds
@@ -130,18 +130,12 @@ def _metadata(run: Run, scores: list[tuple[Any, ...]], licence: str | None) -> d
 
 
 def _test_metrics(run: Run) -> dict[str, Any]:
-    """Return the content of the run's `metrics.json`; empty if it has none of these members and this corpus."""
+    """Return the content of the run's `metrics.json`; empty if it has none of the ensemble as it is now."""
     try:
-        metrics = read_json(run.layout.metrics(TEST))
-        is_current = metrics["fingerprint"] == run.corpus.fingerprint and set(metrics["members"]) == set(
-            run.member_names
-        )
-        stored = Predictions.open(run.layout.predictions(TEST))
-    except (OSError, ValueError, KeyError, TypeError):
+        metrics = dict(read_json(run.layout.metrics(TEST)))
+    except (OSError, ValueError, TypeError):
         return {}
-    if stored is not None and stored.made_by != run.predictions_key:
-        return {}
-    return dict(metrics) if is_current else {}
+    return metrics if metrics.get("made_by") == run.predictions_key else {}
 
 
 def _bands(metrics: Mapping[str, Any]) -> list[dict[str, Any]]:
