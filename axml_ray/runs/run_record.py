@@ -16,7 +16,7 @@ from axml_ray.settings import Experiment, stored
 from axml_ray.settings.configuration import FREE, differences, read_yaml
 from axml_ray.settings.corpus import INPUTS
 
-ADDED = ("ensemble.trees", "ensemble.combiner", "members", "features")
+ADDED = ("name", "ensemble.trees", "ensemble.combiner", "members", "features")
 """Settings that may change when a run is started again, since no network depends on them."""
 FIX = "choose another --name, or remove the directory"
 

@@ -76,7 +76,8 @@ def moved_to(settings: Experiment, directory: Path) -> Experiment:
 def read_config(path: Path | None) -> dict[str, Any]:
     """Return the settings in a YAML file; none without a file.
 
-    Relative paths start at the project's directory, and those in the settings of a run at that run's project.
+    Relative paths start at the project's directory, and those in the settings of a run at that run's project; the run
+    is the one in the file's directory, which may have been moved or renamed.
     """
     if path is None:
         return {}
@@ -86,7 +87,7 @@ def read_config(path: Path | None) -> dict[str, Any]:
     settings = build(content, path)
     project = project_of(absolute(path.parent), Path(content.get("corpora", ".")) / settings.corpus.name)
     with paths_below(project):
-        return build(content, path).model_dump()
+        return moved_to(build(content, path), absolute(path.parent)).model_dump()
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:

@@ -108,6 +108,19 @@ def test_a_run_that_was_moved_alone_finds_its_corpus(project: Path, monkeypatch:
     assert read_settings(place).corpus.train == (project / "texts/train.jsonl",)
 
 
+def test_a_renamed_run_goes_on_from_its_settings(project: Path) -> None:
+    synthetic.write(Path("texts"))
+    run = train(settings_of())
+    before = written(run)
+    renamed = run.layout.directory.rename(run.layout.directory.with_name("best"))
+    settings = load(renamed / "settings.yaml")
+    assert settings.run_directory == renamed
+    current = assert_finished(settings, before)
+    # A member that is fitted anew is not taken for the old one if that ends half-way.
+    current.prepare_fit(current.members[0])
+    assert not current.members[0].is_fitted
+
+
 def test_inputs_at_another_mount_point_are_the_same(project: Path, tmp_path: Path) -> None:
     synthetic.write(tmp_path / "disk1")
     (tmp_path / "disk1/names.tsv").write_text(NAMES)
