@@ -23,7 +23,7 @@ from axml_ray.planning.shapes import LevelShape
 from axml_ray.planning.work import TRAINING, forward_operations, generated
 from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import load
-from axml_ray.training.batches import Validation, make_batch
+from axml_ray.training.batches import LevelData, make_batch
 from axml_ray.training.beam_search import expand_all
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.level import LevelTraining
@@ -131,7 +131,7 @@ def training_of(
     if data.parents is not None:
         nodes = torch.from_numpy(data.parents.astype(np.int64))
         beam = Beam(nodes, torch.zeros(nodes.shape))
-    validation = Validation(data.tokens, data.positives, beam)
+    validation = LevelData(data.tokens, data.positives, beam=beam)
     slow = settings.training.model_copy(update={"learning_rate": learning_rate})
     return LevelTraining(network, data, validation, slow, 0, context)
 

@@ -15,7 +15,7 @@ from axml_ray.corpus.store import Corpus
 from axml_ray.network.fast.attention_xml import FusedAttentionXML
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings, Precision, TrainingSettings
-from axml_ray.training.batches import LevelData, Validation
+from axml_ray.training.batches import LevelData
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.level import LevelTraining
 
@@ -155,7 +155,7 @@ def our_training(
     workers = workers or DistributedContext()
     network = FusedAttentionXML(level, task.vectors, NetworkSettings(hidden=hidden), workers.shard)
     network.initialise_output_bias(len(data.positives.values) / (len(data.positives) * task.nodes))
-    validation = Validation(data.tokens, data.positives)  # never scored here
+    validation = LevelData(data.tokens, data.positives)  # never scored here
     settings = TrainingSettings(batch_size=BATCH, precision=precision)
     return LevelTraining(network, data, validation, settings, SEED, workers)
 

@@ -23,7 +23,7 @@ from axml_ray.planning.machines import Machines
 from axml_ray.planning.memory import FLOAT
 from axml_ray.planning.shapes import LevelShape, network_shapes
 from axml_ray.settings import Experiment, NetworkSettings, at_level
-from axml_ray.training.batches import LevelData, Validation, make_batch
+from axml_ray.training.batches import LevelData, make_batch
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.level import LevelTraining
 
@@ -156,7 +156,7 @@ def measured_rate(
     # On random texts the loss might diverge at a high learning rate, and a step's time does not depend on it.
     slow = settings.training.model_copy(update={"learning_rate": 1e-6})
     training = LevelTraining(
-        network, data, Validation(data.tokens, data.positives), slow, 0, DistributedContext(device=device)
+        network, data, LevelData(data.tokens, data.positives), slow, 0, DistributedContext(device=device)
     )
     batches = [
         make_batch(data, level, start + np.arange(documents)) for start in range(0, BATCHES * documents, documents)

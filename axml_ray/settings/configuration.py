@@ -148,13 +148,13 @@ def differences(
     return changed
 
 
-def _keys(values: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
-    """Yield the paths of nested settings, such as `tree.height`."""
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from _keys(value, f"{prefix}{key}.")
+def by_path(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield nested settings by their paths, such as `tree.height`."""
+    for key, value in settings.items():
+        if isinstance(value, Mapping):
+            yield from by_path(value, f"{prefix}{key}.")
         else:
-            yield f"{prefix}{key}"
+            yield f"{prefix}{key}", value
 
 
 def build(
@@ -170,7 +170,7 @@ def build(
     """
     overrides = overrides or {}
     for given, place in ((content, f"{config}: "), (overrides, "")):
-        if renamed := [message for key in _keys(given) if (message := describe_renamed(key))]:
+        if renamed := [message for key, _ in by_path(given) if (message := describe_renamed(key))]:
             raise SettingsError(place + "; ".join(renamed))
     kinds()  # so that the model has the settings of plugins
     flags = flags or {}
@@ -179,9 +179,9 @@ def build(
     # The model refuses an unknown preset, like any other wrong value.
     values = merged(preset_values(preset, chosen), chosen) if isinstance(preset, str) else chosen
     try:
-        return Experiment(**{str(key): value for key, value in values.items()}).with_given(_keys(chosen))
+        return Experiment(**{str(key): value for key, value in values.items()}).with_given(dict(by_path(chosen)))
     except ValidationError as error:
-        raise SettingsError(_explain(error, config, set(_keys(flags)))) from None
+        raise SettingsError(_explain(error, config, set(dict(by_path(flags))))) from None
 
 
 def _explain(error: ValidationError, config: str | Path | None, flags: set[str]) -> str:

@@ -13,6 +13,7 @@ from typing import Any, Self
 from axml_ray.core.files import check_fences, read_json, write_json
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.settings import Experiment, TrackingSettings, stored
+from axml_ray.settings.configuration import by_path
 from axml_ray.tracking.kinds import CLIENTS, tracker_class, with_address
 from axml_ray.tracking.tracker import Artifact, LevelMetrics, Outcome, RunIdentity, Tracker
 
@@ -177,17 +178,7 @@ def tracked_ids(directory: Path) -> dict[str, str]:
 
 def parameters_of(settings: Experiment) -> dict[str, Any]:
     """Return settings by their paths, such as `tree.height`, without names, paths of directories, and tracking."""
-    parameters: dict[str, Any] = {}
-
-    def add(prefix: str, group: Mapping[str, Any]) -> None:
-        for key, value in group.items():
-            if isinstance(value, dict):
-                add(f"{prefix}{key}.", value)
-            else:
-                parameters[f"{prefix}{key}"] = value
-
-    add("", stored(settings, exclude=NOT_PARAMETERS))
-    return parameters
+    return dict(by_path(stored(settings, exclude=NOT_PARAMETERS)))
 
 
 def scores_of(metrics: Mapping[str, Any]) -> dict[str, float]:

@@ -74,12 +74,13 @@ class TrueNodes(RaggedView):
 
 @dataclass(frozen=True)
 class LevelData:
-    """The training documents of a level with their targets.
+    """The training or validation documents of a level with their targets.
 
     Attributes:
         tokens: word ids of each document.
         positives: true nodes of the level for each document, sorted.
-        parents: nodes whose children are candidates, int [documents, C]; None where all nodes are scored.
+        parents: nodes whose children are candidates, int [documents, C]; None where all nodes are scored, and for
+            validation documents, whose candidates follow from the beam.
         beam: best nodes of the level above for each document, from which the level's own beam follows; likewise.
     """
 
@@ -97,21 +98,6 @@ class LevelData:
     def positive_rate(self, level: Level) -> float:
         """Return the share of the level's training candidates that are true nodes."""
         return int(self.positives.lengths.sum()) / (len(self.positives) * self.candidates(level))
-
-
-@dataclass(frozen=True)
-class Validation:
-    """The validation documents of a level.
-
-    Attributes:
-        tokens: word ids of each document.
-        positives: true nodes of the level, sorted.
-        beam: best nodes of the level above for each document; None where all nodes are scored.
-    """
-
-    tokens: Ragged
-    positives: Ragged
-    beam: Beam | None = None
 
 
 @dataclass(frozen=True)

@@ -157,26 +157,11 @@ def _fetched_beam(fetched: HostCopy, context: DistributedContext) -> Beam:
     return Beam(best.nodes[:, :width], best.scores[:, :width])
 
 
-def choose_parents_of_document(predicted: list[int], true: list[int], keep: int) -> list[int]:
-    """Return the nodes whose children are a document's candidates (paper, "Learning AttentionXML", step 2).
-
-    They are its true nodes, followed by the best predicted ones, `keep` in all. If more than `keep` nodes are true,
-    those are kept that were predicted best. This is the definition: `choose_parents` does it for many documents at
-    once, and is tested against it.
-
-    Args:
-        predicted: distinct nodes, best first.
-        true: true nodes, sorted.
-        keep: number of parents, C.
-    """
-    hits = [node for node in predicted if node in true]
-    missed = [node for node in true if node not in predicted]
-    false = [node for node in predicted if node not in true]
-    return [*hits, *missed, *false][:keep]
-
-
 def choose_parents(predicted: np.ndarray, positives: Ragged, keep: int) -> np.ndarray:
-    """Return what `choose_parents_of_document` returns for each document, int64 [documents, keep]; -1 fills up.
+    """Return the nodes whose children are the candidates of each document, int64 [documents, keep]; -1 fills up.
+
+    They are its true nodes, followed by the best predicted ones, `keep` in all (paper, "Learning AttentionXML", step
+    2). If more than `keep` nodes are true, those are kept that were predicted best.
 
     Args:
         predicted: distinct nodes, best first, then -1 where a document has fewer, int64 [documents, ≥ keep].

@@ -14,7 +14,7 @@ from axml_ray.core import storage
 from axml_ray.core.files import reserve_space
 from axml_ray.network.level_network import Beam, LevelNetwork
 from axml_ray.settings import TrainingSettings
-from axml_ray.training.batches import LevelData, Validation
+from axml_ray.training.batches import LevelData
 from axml_ray.training.beam_search import choose_parents, expand_all, expand_rows
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.level import Report
@@ -59,7 +59,7 @@ def has_document_beams(directory: Path, key: str) -> bool:
 def save_document_beams(
     network: LevelNetwork,
     data: LevelData,
-    validation: Validation,
+    validation: LevelData,
     keep: int,
     training: TrainingSettings,
     directory: Path,

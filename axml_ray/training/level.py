@@ -34,7 +34,7 @@ from axml_ray.network.optimization.loss_scale import SMALLEST, LossScale
 from axml_ray.network.optimization.optimizer import GradientClipper, LazyAdam, gradient_values
 from axml_ray.network.optimization.weight_average import WeightAverage, store_like
 from axml_ray.settings import Precision, TrainingSettings, at_level
-from axml_ray.training.batches import Batch, LevelData, Validation, training_batches
+from axml_ray.training.batches import Batch, LevelData, training_batches
 from axml_ray.training.beam_search import expand_all
 from axml_ray.training.checkpoints import Checkpoints, TrainState
 from axml_ray.training.distributed import DistributedContext
@@ -74,7 +74,7 @@ class LevelTraining:
 
     network: LevelNetwork
     data: LevelData
-    validation: Validation
+    validation: LevelData
     settings: TrainingSettings
     seed: int
     context: DistributedContext = field(default_factory=DistributedContext)
@@ -325,7 +325,7 @@ class LevelTraining:
 
 
 def validation_score(
-    network: LevelNetwork, validation: Validation, precision: Precision, context: DistributedContext
+    network: LevelNetwork, validation: LevelData, precision: Precision, context: DistributedContext
 ) -> float:
     """Return the mean nDCG@5 of a level's nodes over the validation documents, in percent; all workers call this."""
     total = 0.0

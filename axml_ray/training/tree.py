@@ -23,7 +23,7 @@ from axml_ray.network.kinds import build_network
 from axml_ray.network.level_network import TABLE, LevelNetwork
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings, Precision, Settings, TrainingSettings, fingerprint
-from axml_ray.training.batches import LevelData, TrueNodes, Validation
+from axml_ray.training.batches import LevelData, TrueNodes
 from axml_ray.training.checkpoints import Checkpoints, WorkerGroup
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.document_beams import DocumentBeams, has_document_beams, save_document_beams
@@ -142,7 +142,7 @@ def train_tree(config: NetworkTreeConfig, inputs: TrainingInputs, directory: Pat
         # their scores, is what the chain rule continues in validation and in the next level's candidates.
         parents, beam, valid_beam = (beams.parents, beams.train, beams.valid) if beams else (None, None, None)
         data = LevelData(train.tokens, TrueNodes(tree, number, train.labels), parents, beam)
-        validation = Validation(valid.tokens, TrueNodes(tree, number, valid.labels), valid_beam)
+        validation = LevelData(valid.tokens, TrueNodes(tree, number, valid.labels), beam=valid_beam)
 
         is_trained = context.agree(is_saved(place, this_key))
         if is_trained:

@@ -3,7 +3,7 @@
 Stored predictions are reused as in an evaluation.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 from axml_ray.core.errors import SettingsError
@@ -11,7 +11,7 @@ from axml_ray.evaluation.metrics.comparison import compare_predictions
 from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts
 from axml_ray.evaluation.reports.examples import Example, build_examples, largest_differences
 from axml_ray.runs.run import Run
-from axml_ray.settings.configuration import FREE
+from axml_ray.settings.configuration import FREE, by_path
 from axml_ray.workflow.evaluate import current_predictions, read_texts
 
 
@@ -67,17 +67,8 @@ def differing_examples(first: Run, second: Run, split: str) -> list[tuple[str, l
 
 def differing_settings(first: Run, second: Run) -> Iterator[tuple[str, list[Any]]]:
     """Yield the settings whose values differ, with both values; paths, names and resources are left out."""
-    values = [dict(_flat(run.settings.model_dump(mode="json"))) for run in (first, second)]
+    values = [dict(by_path(run.settings.model_dump(mode="json"))) for run in (first, second)]
     for key in sorted(values[0].keys() | values[1].keys()):
         pair = [flat.get(key) for flat in values]
         if pair[0] != pair[1] and key.partition(".")[0] not in (*FREE, "name"):
             yield key, pair
-
-
-def _flat(settings: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield nested settings by path, such as `tree.height`."""
-    for key, value in settings.items():
-        if isinstance(value, Mapping):
-            yield from _flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value

@@ -22,7 +22,7 @@ from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings, TrainingSettings
 from axml_ray.settings.configuration import load
-from axml_ray.training.batches import Batch, LevelData, Validation, make_batch
+from axml_ray.training.batches import Batch, LevelData, make_batch
 from axml_ray.training.level import LevelTraining
 
 TEXTS = [[3, 7, 2, 2, 9], [4], [11, 3, 5, 8, 6, 10, 3, 7, 4], [2, 9, 4]]
@@ -262,7 +262,7 @@ class TestAgainstTheLiteralNetworks:
         training = LevelTraining(
             one,
             LevelData(tokens, positives, parents),
-            Validation(valid_tokens, valid_positives, beam),
+            LevelData(valid_tokens, valid_positives, beam=beam),
             TrainingSettings(
                 epochs=(12,),
                 average_after=(9,),

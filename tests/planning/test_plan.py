@@ -29,7 +29,7 @@ from axml_ray.planning.shapes import LevelShape, level_shapes
 from axml_ray.planning.work import training_rates
 from axml_ray.settings import Experiment, TreeSettings, changed
 from axml_ray.settings.configuration import load
-from axml_ray.training.batches import LevelData, TrueNodes, Validation, make_batch, shuffle_batches
+from axml_ray.training.batches import LevelData, TrueNodes, make_batch, shuffle_batches
 from axml_ray.training.level import LevelTraining
 from axml_ray.tree.label_tree import LabelTree
 
@@ -117,7 +117,7 @@ def trained(
     network = FusedAttentionXML(shape.level(), vectors, settings.network, Shard(0, workers))
     data = LevelData(texts, true, parents)
     beam = None
-    validation = Validation(texts.take(np.arange(4)), true.take(np.arange(4)), beam)
+    validation = LevelData(texts.take(np.arange(4)), true.take(np.arange(4)), beam=beam)
     return (
         LevelTraining(network, data, validation, settings.training, 0),
         data,

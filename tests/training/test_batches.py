@@ -24,7 +24,7 @@ from axml_ray.training.batches import (
     shuffle_batches,
     training_batches,
 )
-from axml_ray.training.beam_search import choose_parents, choose_parents_of_document, scoring_batches
+from axml_ray.training.beam_search import choose_parents, scoring_batches
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.tree.label_tree import LabelTree
 
@@ -260,7 +260,8 @@ def test_choose_parents(data, nodes):
     found = choose_parents(padded, Ragged.from_rows(true), keep)
     assert found.dtype == np.int64 and found.shape == (documents, keep)
     for chosen, best, labels in zip(found.tolist(), predicted, true, strict=True):
-        expected = choose_parents_of_document(list(best), labels, keep)
+        hits, false = [node for node in best if node in labels], [node for node in best if node not in labels]
+        expected = [*hits, *(node for node in labels if node not in best), *false][:keep]
         assert chosen == [*expected, *[-1] * (keep - len(expected))]
         assert len(set(expected)) == len(expected)
 

@@ -16,7 +16,7 @@ from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.fast.attention_xml import FusedAttentionXML
 from axml_ray.network.level_network import Beam, LevelNetwork
 from axml_ray.network.tree_level import Level
-from axml_ray.training.batches import Validation, make_batch
+from axml_ray.training.batches import LevelData, make_batch
 from axml_ray.training.checkpoints import FORMAT, MANIFEST, Checkpoints
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.level import DIVERGED, TrainingDivergedError, validation_score
@@ -365,7 +365,7 @@ class TestValidationScore:
         tokens, _ = key_documents(3, 6)
         beam = Beam(torch.zeros(3, 1, dtype=torch.int64), torch.zeros(3, 1))
         truth = Ragged.from_rows([[1, 2], [3], [4]])
-        assert validation_score(network, Validation(tokens, truth, beam), "float32", DistributedContext()) == 0
+        assert validation_score(network, LevelData(tokens, truth, beam=beam), "float32", DistributedContext()) == 0
 
 
 def test_the_network_handed_in_is_the_one_trained():

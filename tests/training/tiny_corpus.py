@@ -27,7 +27,7 @@ from axml_ray.network.tree_level import Level
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment, NetworkSettings, TrainingSettings
 from axml_ray.settings.configuration import load
-from axml_ray.training.batches import LevelData, Validation
+from axml_ray.training.batches import LevelData
 from axml_ray.training.beam_search import choose_parents
 from axml_ray.training.checkpoints import Checkpoints
 from axml_ray.training.distributed import DistributedContext
@@ -184,7 +184,7 @@ def small_training(
     return LevelTraining(
         network,
         LevelData(tokens, positives, parents),
-        Validation(valid_tokens, valid_positives, beam),
+        LevelData(valid_tokens, valid_positives, beam=beam),
         settings,
         seed,
         workers or DistributedContext(),

@@ -12,28 +12,24 @@ from axml_ray.network.backends.base import Backend
 from axml_ray.network.backends.cpu_backend import CpuBackend
 from axml_ray.network.backends.cuda_backend import CudaBackend
 
-_created: dict[str, Backend] = {}
-_replaced: dict[str, Backend] = {}
+_backends: dict[str, Backend] = {}
+"""The backends in use, by the type of their device."""
 
 
 def backend_for(device: torch.device) -> Backend:
     """Return the backend of a device. A GPU's sets what libraries read from the environment before their first use."""
-    if device.type in _replaced:
-        return _replaced[device.type]
-    if device.type not in _created:
-        _created[device.type] = CpuBackend() if device.type == "cpu" else CudaBackend(device.type)
-    return _created[device.type]
+    if device.type not in _backends:
+        _backends[device.type] = CpuBackend() if device.type == "cpu" else CudaBackend(device.type)
+    return _backends[device.type]
 
 
 @contextmanager
 def replaced_backend(device: torch.device, backend: Backend) -> Iterator[Backend]:
     """Use another backend for all devices of this type until the block ends, in all threads of this process."""
-    before = _replaced.get(device.type)
-    _replaced[device.type] = backend
+    before = dict(_backends)
+    _backends[device.type] = backend
     try:
         yield backend
     finally:
-        if before is None:
-            del _replaced[device.type]
-        else:
-            _replaced[device.type] = before
+        del _backends[device.type]
+        _backends.update(before)
