@@ -94,7 +94,8 @@ def main(given: argparse.Namespace) -> None:
     handle = serve.run(application, name="axml-ray")
     [node] = ray.nodes()
     metrics = f"http://{node['NodeManagerAddress']}:{node['MetricsExportPort']}/metrics"
-    address = f"http://{settings.host}:{settings.port}"
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = f"http://{host}:{settings.port}"
     print(f"Serving {with_urls(settings.bundle)} at {address} (API: /docs; Prometheus: {metrics})")
     print("Press Ctrl-C to stop.", flush=True)
     signal.sigwait(end_signals)

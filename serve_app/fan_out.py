@@ -92,13 +92,15 @@ class FanOut:
                 call.cancel()
 
     async def open(self, edition: Edition, limit_s: float) -> None:
-        """Make all deployments open a bundle; those that take longer than `limit_s` are left out for now.
+        """Make all deployments open a bundle; those that take longer than `limit_s` are left out, if not all do.
 
         Raises:
             Exception: a deployment cannot open the bundle.
         """
         calls = [asyncio.create_task(deployment.call("ready", edition)) for deployment in self.deployments]
         done, pending = await asyncio.wait(calls, timeout=limit_s)
+        if not done:
+            done, pending = await asyncio.wait(calls, return_when=asyncio.FIRST_COMPLETED)
         for call in pending:
             call.cancel()
         for call in done:

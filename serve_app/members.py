@@ -7,6 +7,7 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from typing import TypeVar
 
 import numpy as np
@@ -49,7 +50,8 @@ class Members:
     def __init__(self, names: Sequence[str] | None, threads: int, gpus: float = 0.0, time_limit_s: float = HUNG_S):
         use_threads(threads)
         self.names, self.gpus, self.hung_s = names, gpus, max(time_limit_s, HUNG_S)
-        self._predicting, self._opening = threading.Lock(), threading.Lock()
+        self._predicting = threading.Lock()
+        self._opening: dict[Edition, asyncio.Task[tuple[Ensemble, LabelIndex]]] = {}
         self._open: OrderedDict[Edition, tuple[Ensemble, LabelIndex]] = OrderedDict()
         self._started: float | None = None  # when the prediction that runs now began
         self._device_failed = False
@@ -78,8 +80,7 @@ class Members:
 
     async def ready(self, edition: Edition) -> dict[str, bool]:
         """Open a bundle if it is not open yet; return true for the name of each member."""
-        opened = self._open.get(edition)  # without a lock, so that health checks do not wait for predictions
-        ensemble, _ = opened if opened else await asyncio.to_thread(self._load, edition)
+        ensemble, _ = await self._opened(edition)
         return dict.fromkeys(ensemble.members, True)
 
     async def rank(self, edition: Edition, tokens: Ragged) -> dict[str, TopK]:
@@ -105,31 +106,42 @@ class Members:
 
         return await self._run(edition, work)
 
-    def _load(self, edition: Edition) -> tuple[Ensemble, LabelIndex]:
+    async def _opened(self, edition: Edition) -> tuple[Ensemble, LabelIndex]:
         """Return the members and labels of an edition, opened now if necessary.
+
+        All calls await the same opening: if each waited in a thread, none would be left for other editions.
 
         Raises:
             EditionError: the bundle is unusable.
         """
-        with self._opening:
-            if edition not in self._open:
-                try:
-                    bundle = edition.open()
-                    opened = bundle.ensemble(None, reserved_device(self.gpus), self.names), bundle.labels
-                except SettingsError as error:
-                    raise EditionError(str(error)) from None
-                with self._predicting:
-                    self._open[edition] = opened
-                    if len(self._open) > EDITIONS:
-                        self._open.popitem(last=False)
-                    exclude_from_collections()
+        if edition in self._open:
             return self._open[edition]
+        if edition not in self._opening:
+            # In a context of its own: in a request's context, Serve would cancel it together with the request.
+            opening = asyncio.create_task(asyncio.to_thread(self._load, edition), context=Context())
+            opening.add_done_callback(lambda _: self._opening.pop(edition))
+            self._opening[edition] = opening
+        return await asyncio.shield(self._opening[edition])
+
+    def _load(self, edition: Edition) -> tuple[Ensemble, LabelIndex]:
+        try:
+            bundle = edition.open()
+            opened = bundle.ensemble(None, reserved_device(self.gpus), self.names), bundle.labels
+        except SettingsError as error:
+            raise EditionError(str(error)) from None
+        with self._predicting:
+            self._open[edition] = opened
+            if len(self._open) > EDITIONS:
+                self._open.popitem(last=False)
+            exclude_from_collections()
+        return opened
 
     async def _run(self, edition: Edition, work: Callable[[Ensemble, LabelIndex], T]) -> T:
         """Run blocking work on the members of an edition in a thread, one piece at a time."""
 
+        ensemble, labels = await self._opened(edition)
+
         def run() -> T:
-            ensemble, labels = self._open.get(edition) or self._load(edition)
             with self._predicting:
                 if edition in self._open:
                     self._open.move_to_end(edition)  # the least recently used edition is closed first

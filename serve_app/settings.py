@@ -124,7 +124,9 @@ class ApplicationSettings(ServingSettings):
             problem = min(error.errors(), key=lambda error: error["type"] != "extra_forbidden")
             key = ".".join(map(str, problem["loc"]))
             if problem["type"] == "missing":
-                raise SettingsError(f"{key}: missing; give {key}=… on the command line, or in `args`") from None
+                raise SettingsError(
+                    f"{key}: missing; give --{key} to axml-ray serve, {key}=… to serve run, or in `args`"
+                ) from None
             if problem["type"] == "extra_forbidden":
                 unknown = f"{key}: no such setting; {nearest(key, cls.model_fields)}"
                 raise SettingsError(describe_renamed(key) or unknown) from None

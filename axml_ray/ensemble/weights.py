@@ -42,6 +42,8 @@ CALIBRATED = 10
 would outweigh those that are measured."""
 MOST_VECTORS, MOST_PARTS = 50, 20
 """Largest number of vectors of weights that are compared, and of parts that a weight of 1 is divided into."""
+MIN_DOCUMENTS = 10
+"""Of fewer validation documents, the deviation is not known well enough to change the weights of a preset."""
 HALVES = 2
 """Number of folds of the comparison with each kind alone; more would take most of the time of a fit."""
 FILE, FORMAT = "weights.json", "axml-ray weights of kinds"
@@ -195,9 +197,9 @@ def choose(quality: np.ndarray) -> int:
 
 
 def standard_error(gains: np.ndarray) -> Any:
-    """Return the standard error of the mean over the last axis, of N documents; infinite for fewer than two."""
+    """Return the standard error of the mean over the last axis, of N documents; infinite for too few of them."""
     documents = gains.shape[-1]
-    return gains.std(axis=-1, ddof=1) / math.sqrt(documents) if documents > 1 else math.inf
+    return gains.std(axis=-1, ddof=1) / math.sqrt(documents) if documents >= MIN_DOCUMENTS else math.inf
 
 
 def quality_of(vectors: Sequence[Mapping[str, float]], validation: Validation) -> np.ndarray:

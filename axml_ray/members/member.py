@@ -258,11 +258,11 @@ class Member(ABC):
         """
 
     @classmethod
-    def export(cls, spec: MemberSpec, to: Path, weights: Weights) -> bool:
+    def export(cls, spec: MemberSpec, to: Path, weights: Weights, word_vectors: torch.Tensor) -> bool:
         """Copy a fitted member's files into a directory of a bundle, large matrices in the number format `weights`.
 
         Returns:
-            Whether the member needs the corpus's word vectors from the bundle.
+            Whether the member needs `word_vectors`, the corpus's, float32 [V, E], from the bundle.
         """
         for path in sorted(path for path in spec.directory.rglob("*") if path.is_file() and path.name != MANIFEST):
             copy = to / path.relative_to(spec.directory)

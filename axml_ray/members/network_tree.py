@@ -117,22 +117,23 @@ class NetworkTree(Member):
         return cls(tree, networks, config.beam, config.max_tokens, precision)
 
     @classmethod
-    def export(cls, spec: MemberSpec, to: Path, weights: Weights) -> bool:
+    def export(cls, spec: MemberSpec, to: Path, weights: Weights, word_vectors: torch.Tensor) -> bool:
         """Write the weights of all levels in a bundle's number format.
 
-        Word vectors that training froze are left out of the levels: a bundle has the corpus's vectors once.
+        Word vectors that training left as they were are left out of the levels: a bundle has the corpus's vectors once.
+        Frozen ones of a continued run may be those that the other run trained.
         """
-        config = spec.config
-        assert isinstance(config, NetworkTreeConfig)
-        frozen_words = not config.network.train_embeddings
+        needs_vectors = False
         for path in sorted(spec.directory.glob("level-*")):
             if (path / LEVEL_MANIFEST).is_file():
                 state = read_level(path)
-                kept = {name: value for name, value in state.items() if name != WORDS or not frozen_words}
+                if torch.equal(state[WORDS], word_vectors):
+                    del state[WORDS]
+                    needs_vectors = True
                 copy = to / path.name
                 copy.mkdir()
-                save_weights(kept, copy / MODEL, weights)
-        return frozen_words
+                save_weights(state, copy / MODEL, weights)
+        return needs_vectors
 
     @torch.inference_mode()
     def rank(self, texts: TextViews, k: int) -> TopK:

@@ -50,13 +50,16 @@ class Fold(Corpus):
     def split(self, name: str) -> Split:
         """Load a split; neither contains a document of the corpus's own validation and test splits."""
         train = super().split("train").part(self.documents_used)
-        return train.take(np.flatnonzero((fold_of(len(train)) == self.number) == (name == "valid")))
+        return train.take(np.flatnonzero((fold_of(train.tokens) == self.number) == (name == "valid")))
 
 
-def fold_of(documents: int) -> np.ndarray:
-    """Return the fold of each training document, int64 [documents]."""
+def fold_of(tokens: Ragged) -> np.ndarray:
+    """Return the fold of each training document, int64 [documents], the same of those with equal words."""
+    numbers: dict[bytes, int] = {}
+    rows = map(tokens.__getitem__, range(len(tokens)))
+    text = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in rows], dtype=np.int64)
     # Shuffled, since neighbouring documents may be alike; by a fixed seed, so that a run can be repeated.
-    return np.random.default_rng(0).permutation(documents) % FOLDS
+    return np.random.default_rng(0).permutation(len(numbers))[text] % FOLDS
 
 
 Job = tuple[Experiment, int]
@@ -100,9 +103,9 @@ def select(settings: Experiment, corpus: Corpus, map_jobs: MapJobs = map) -> lis
     }
     if not is_small(settings, corpus) or not (weights or any(trials.values())):
         return []
-    all_labels = corpus.split("train").part(settings.training.documents).labels
-    folds = fold_of(len(all_labels))
-    truth = Ragged.concatenate(all_labels.take(np.flatnonzero(folds == number)) for number in range(HELD_OUT))
+    train = corpus.split("train").part(settings.training.documents)
+    folds = fold_of(train.tokens)
+    truth = Ragged.concatenate(train.labels.take(np.flatnonzero(folds == number)) for number in range(HELD_OUT))
     documents = f"{len(truth):,} held-out training documents"
     choices, rankings = [], []
     for kind in of_kinds:

@@ -88,7 +88,7 @@ class CorpusSettings(ReadingSettings):
     """Keep each text once over all splits, with the labels of the record that is kept; a test text that is also in
     train is then dropped from train."""
     min_label_count: Positive = 1
-    """Labels with fewer documents, counted over all splits, are dropped."""
+    """Labels with fewer training documents are dropped from all splits; those with none stay, and count as missed."""
     max_rejected_share: Share = 0.0
     """Largest share of bad records, which are written to `rejected.jsonl`; more are an error. In an unterminated CSV
     row, each line counts as one."""

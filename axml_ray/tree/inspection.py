@@ -12,6 +12,7 @@ from scipy import sparse
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.corpus.labels.label_index import LabelIndex
+from axml_ray.corpus.text.composition import composed
 from axml_ray.tree.label_tree import LabelTree
 
 
@@ -85,18 +86,24 @@ def summarise_levels(tree: LabelTree, features: sparse.csr_array) -> list[LevelS
 
 
 def find_label(index: LabelIndex, name: str) -> int:
-    """Return the id of a trained label, given its name or the form in which the corpus writes it, in any case.
+    """Return the id of a trained label, given its name or the form in which the corpus writes it.
+
+    Case counts only where labels differ in nothing else.
 
     Raises:
         SettingsError: no trained label is called that; the message lists similar names.
     """
     ids: dict[str, int] = {}
+    folded: dict[str, int] = {}
     for names in (index.labels, index.names):
         for number, known in enumerate(names[: index.trained]):
-            ids.setdefault(known.casefold(), number)
-    if name.casefold() in ids:
-        return ids[name.casefold()]
-    similar = [index.names[ids[known]] for known in difflib.get_close_matches(name.casefold(), ids, n=3)]
+            ids.setdefault(known, number)
+            folded.setdefault(known.casefold(), number)
+    name = composed(name)
+    found = ids.get(name, folded.get(name.casefold()))
+    if found is not None:
+        return found
+    similar = [index.names[folded[known]] for known in difflib.get_close_matches(name.casefold(), folded, n=3)]
     fix = f"did you mean {' or '.join(repr(known) for known in similar)}?" if similar else "names are in labels.parquet"
     raise SettingsError(f"--label: no label with training documents is called {name!r}; {fix}")
 

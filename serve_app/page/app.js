@@ -132,10 +132,10 @@ function summary() {
   if (!result) return "";
   const { answer, roundTrip } = result;
   const [{ words, labels: some }] = answer.results;
-  const cut = model && words === model.max_tokens;
+  const first = model && words === model.max_tokens;
   const parts = [
     counted(some.length, "label"),
-    cut ? `only the first ${counted(words, "word")} were read` : `${counted(words, "word")} read`,
+    first ? `the first ${counted(words, "word")} were read` : `${counted(words, "word")} read`,
     `${answer.milliseconds.toFixed(0)} ms on the server, ${roundTrip.toFixed(0)} ms round trip`,
   ];
   if (answer.members_used < answer.members) parts.push(`${answer.members_used} of ${counted(answer.members, "member")} answered`);

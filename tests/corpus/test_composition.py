@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 from corpus.preparing import Prepare, lines, many, written
+from hypothesis import given
+from hypothesis import strategies as st
 from tokenizers import Tokenizer as FastTokenizer
 
 from axml_ray.corpus.records.in_memory import label_of, labelled_texts
-from axml_ray.corpus.text.composition import composed
+from axml_ray.corpus.text.composition import composed, composed_in_linear_time
 from axml_ray.corpus.text.tokenizer import Tokenizer, split_words
 from axml_ray.corpus.text.vector_files import load_known_vectors
 
@@ -82,3 +84,16 @@ def test_labels_of_a_continued_corpus_keep_their_ids(run: Prepare, monkeypatch: 
     grown = run(train=lines(more), test_share=0, directory="grown", continues=old.directory)
     kept = [composed(label) for label in old.labels.labels]
     assert list(grown.labels.labels[: len(kept)]) == kept
+
+
+@given(text=st.text(st.characters(exclude_categories=["Cs"]), max_size=20))
+def test_both_ways_of_composing_agree(text: str) -> None:
+    assert composed_in_linear_time(text) == composed(text)
+
+
+def test_many_marks_take_no_minutes() -> None:
+    """Python's own function would: its time is quadratic in a sequence of marks in the wrong order."""
+    marks = "a" + 100_000 * "\u0315" + 100_000 * "\u0323"
+    assert composed_in_linear_time(marks).count("\u0315") == 100_000
+    _, spans = Tokenizer.from_words(["a"]).encode_with_spans(marks[:100_000] + " a", 9)
+    assert spans[-1] == (100_001, 100_002)

@@ -15,7 +15,7 @@ from axml_ray.corpus.readers import json_objects
 from axml_ray.corpus.readers.json_lines import JsonLines
 from axml_ray.corpus.readers.json_objects import JsonObjects
 from axml_ray.corpus.readers.sources import open_readers
-from axml_ray.corpus.records.records import Document, Rejection
+from axml_ray.corpus.records.records import Document, Fields, Rejection
 from axml_ray.settings import CorpusSettings
 
 RECORDS = [
@@ -47,6 +47,19 @@ def test_documents(tmp_path: Path, form: str, encode: Any) -> None:
         (record["text"], tuple(map(str, record["labels"]))) for record in RECORDS
     ]
     assert len({one.id for one in found}) == 3 and found[1].id == "7"
+
+
+def test_a_record_without_a_text_has_its_id(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(
+        '[{"text": null, "id": 7}, {"text": "a"}, {"text": null}, {"text": 1, "id": true}]'
+    )
+    records = JsonObjects(tmp_path / "a.json", Fields(labelled=False)).read()
+    assert [(record.id, isinstance(record, Rejection)) for record in records] == [
+        ("7", True),
+        ("a.json:1.2", False),
+        ("a.json:1.3", True),
+        ("a.json:1.4", True),
+    ]
 
 
 def test_lines_and_ids(tmp_path: Path) -> None:

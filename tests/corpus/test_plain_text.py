@@ -89,10 +89,14 @@ def test_files_without_a_telling_name(tmp_path: Path) -> None:
         "PlainText", "JsonLines", "SeparatedValues"]  # fmt: skip
 
 
-def test_a_directory_of_plain_text_alone(tmp_path: Path) -> None:
+def test_a_directory_with_plain_text(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("A cat.\n")
     assert [type(reader).__name__ for reader in opened(tmp_path)] == ["PlainText"]
     with pytest.raises(ValueError, match="no file to read"):
         open_readers([tmp_path], CorpusSettings.model_construct())
     (tmp_path / "b.jsonl").write_text('{"text": "a"}\n')
-    assert [type(reader).__name__ for reader in opened(tmp_path)] == ["JsonLines"]
+    assert [type(reader).__name__ for reader in opened(tmp_path)] == ["PlainText", "JsonLines"]
+    # The labels of a pair of files are no texts.
+    for name in ("c_raw_texts.txt", "c_labels.txt"):
+        (tmp_path / name).write_text("law\n")
+    assert [type(reader).__name__ for reader in opened(tmp_path)] == ["PlainText", "JsonLines", "TextPairs"]

@@ -120,12 +120,13 @@ def test_rare_labels_are_dropped_and_what_is_left_without(run: Prepare) -> None:
     train = [("a", ["twice", "rare"]), ("b", ["rare too"]), ("c", []), ("d", ["often"]), ("e", ["often"])]
     test = [("f", ["twice", "often"]), ("g", ["test only"])]
     corpus = run(train=train, valid=[("h", ["often"])], test=test, min_label_count=2)
-    assert corpus.labels.labels == ("often", "twice")
-    assert corpus.labels.counts.tolist() == [2, 1]
-    assert rows(corpus, "train") == {"d0": (["twice"], "a"), "d3": (["often"], "d"), "d4": (["often"], "e")}
-    assert rows(corpus, "test") == {"d200000": (["often", "twice"], "f")}
-    assert corpus.manifest["counts"]["documents"] == {"train": 3, "valid": 1, "test": 1}
-    assert corpus.tokenizer.words[2:] == ["a", "d", "e"]
+    # Those of test documents must not decide which labels are learned: "twice" has one training document.
+    assert corpus.labels.labels == ("often", "test only")
+    assert corpus.labels.counts.tolist() == [2, 0]
+    assert rows(corpus, "train") == {"d3": (["often"], "d"), "d4": (["often"], "e")}
+    assert rows(corpus, "test") == {"d200000": (["often"], "f"), "d200001": (["test only"], "g")}
+    assert corpus.manifest["counts"]["documents"] == {"train": 2, "valid": 1, "test": 2}
+    assert corpus.tokenizer.words[2:] == ["d", "e"]
 
 
 def test_words_are_counted_in_what_is_left(run: Prepare) -> None:
@@ -313,7 +314,7 @@ def test_a_file_that_fails_while_it_is_read_is_named(run: Prepare) -> None:
         ),
         (
             {"train": many(9), "test": many(4), "min_label_count": 50},
-            "corpus.min_label_count is 50: no label occurs so often",
+            "corpus.min_label_count is 50: no label occurs so often in train",
         ),
         (
             {"train": many(1), "test": many(4)},

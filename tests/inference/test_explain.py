@@ -115,7 +115,7 @@ class TestExplain:
         assert len(row[0].explanation.words) == len(row[0].explanation.weights) == 500
         assert shown_text(row[0].html()).count("key1 ") >= 700
 
-    @pytest.mark.parametrize("text", ["", "\0", "...", "\ud800"])
+    @pytest.mark.parametrize("text", ["", "\0", "...", "\ud800", " /SEP/ "])
     def test_a_text_without_words(self, tagger, text):
         [row] = tagger.tag([text], labels=tagger.labels[:1], explain=True)
         assert row[0].explanation.words == () and not len(row[0].explanation.weights)

@@ -65,7 +65,8 @@ def test_held_out_documents_are_ranked(corpus: Corpus, settings: Experiment, kin
     for other in set(MEMBERS) - {kind}:
         settings = changed(settings, f"members.{other}.weight", 0.0)
     ranking = rank_held_out((changed(settings, "ensemble.combiner", "mean"), 1))
-    truth = corpus.split("train").labels.take(np.flatnonzero(fold_of(DOCUMENTS["train"]) == 1))
+    train = corpus.split("train")
+    truth = train.labels.take(np.flatnonzero(fold_of(train.tokens) == 1))
     assert ndcg_at(ranking.labels, truth.values, truth.offsets, 5).mean() > 0.7  # each label has a word of its own
 
 

@@ -102,6 +102,23 @@ def test_a_slow_answer_goes_out_without_a_tree_that_hangs(monkeypatch: pytest.Mo
     asyncio.run(story())
 
 
+def test_a_bundle_is_used_once_a_member_holds_it() -> None:
+    """However long that takes: requests for it would all end at their time limit."""
+
+    async def story() -> None:
+        slow = Handle("members")
+        slow.holds = set()
+        deployments = FanOut([slow], limit_s=1)  # type: ignore[list-item]
+        opening = asyncio.create_task(deployments.open(NEW, 0.05))
+        await asyncio.sleep(0.2)
+        assert not opening.done()
+        slow.holds = {OLD, NEW}
+        await opening
+        assert await deployments.call("rank", NEW) == {"members": True}
+
+    asyncio.run(story())
+
+
 def test_a_call_that_its_caller_calls_off_ends() -> None:
     async def story() -> None:
         away = Handle("tree-0")

@@ -416,7 +416,7 @@ def test_cut_texts_and_missing_members_are_said(server, page):
     model = asked(server, "/v1/model")
     longest = model["max_tokens"]
     tag(page, "key3 " * (longest + 10))
-    expect(page.locator("#status")).to_contain_text(f"only the first {longest} words were read")
+    expect(page.locator("#status")).to_contain_text(f"the first {longest} words were read")
 
     def with_one_member(route: Route) -> None:
         route.fulfill(json={**route.fetch().json(), "members_used": 1})

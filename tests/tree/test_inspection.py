@@ -64,6 +64,8 @@ def test_clusters_around_a_label_are_its_own_and_the_most_alike_below_the_same_p
 
 def test_a_label_is_found_by_name_or_as_the_corpus_writes_it():
     assert [find_label(INDEX, name) for name in ("Cats", "cats", "p1", "P2", "dogs", "p3")] == [0, 0, 0, 1, 1, 2]
+    alike = LabelIndex.build({"Queue": 9, "queue": 5, "\u00c4rzte": 3})
+    assert [find_label(alike, name) for name in ("Queue", "queue", "QUEUE", "A\u0308rzte")] == [0, 1, 0, 2]
     with pytest.raises(SettingsError, match="called 'dog'; did you mean 'dogs'"):
         find_label(INDEX, "dog")
     with pytest.raises(SettingsError, match=r"called 'zzzz'; names are in labels\.parquet"):

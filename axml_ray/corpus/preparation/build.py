@@ -139,8 +139,8 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
     labels = merge(merge_labels, "labels")
     if not labels["all"]:
         raise SettingsError(f"{describe_split('train')}: no document has a label; every record's `labels` is empty")
-    if not labels["labels"]:
-        raise SettingsError(f"corpus.min_label_count is {settings.min_label_count}: no label occurs so often")
+    if not labels["trained"] and settings.min_label_count > 1:
+        raise SettingsError(f"corpus.min_label_count is {settings.min_label_count}: no label occurs so often in train")
     if not labels["trained"]:
         raise SettingsError(f"{describe_split('train')}: no training document has a label")
     warn(unseen_warning(labels))

@@ -88,7 +88,9 @@ def merge_labels(paths: Sequence[str], work: Path, settings: CorpusSettings) -> 
     total = pc.add(pc.add(table["train"], table["valid"]), table["test"])
     table = table.filter(pc.greater(total, 0))
     counts_of_labels = {"all": table.num_rows}
-    table = table.filter(pc.greater_equal(total.filter(pc.greater(total, 0)), settings.min_label_count))
+    # By training documents alone: which labels are learned must not depend on those of test documents.
+    is_unseen, is_frequent = pc.equal(table["train"], 0), pc.greater_equal(table["train"], settings.min_label_count)
+    table = table.filter(pc.or_(is_unseen, is_frequent))
     table = _ranked(table, "train", "label")
     if settings.continues is not None:
         table = keep_ids(table, trained_labels(settings.continues))

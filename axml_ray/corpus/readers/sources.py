@@ -82,8 +82,6 @@ def open_readers(
     Raises:
         OSError, ValueError: a pattern matches no file, a file cannot be opened, or its name does not fit the format.
     """
-    if settings.source == "installed_packages":
-        return list(installed_package_readers())
     labels = settings.labels_field
     fields = Fields(
         text=settings.text_field,
@@ -100,14 +98,12 @@ def open_readers(
             readers |= {str(reader.path): reader for reader in saved_dataset_readers(directory, fields)}
             continue
         suffixes = _RECOGNISED if settings.source == "auto" else FORMATS[settings.source].suffixes
-        try:
-            files = list_files(pattern, suffixes)
-        except ValueError:
-            if labelled or settings.source != "auto":
-                raise
-            files = list_files(pattern, (*suffixes, *FORMATS["plain_text"].suffixes))
-        for file in files:
+        if settings.source == "auto" and not labelled:
+            suffixes = (*suffixes, *FORMATS["plain_text"].suffixes)
+        for file in list_files(pattern, suffixes):
             readers[str(file)] = _reader(file, settings, fields, otherwise)
+    for of_pair in [str(reader.labels_path) for reader in readers.values() if isinstance(reader, TextPairs)]:
+        readers.pop(of_pair, None)  # which would be plain text
     once: dict[tuple[SourceFile, ...], Reader] = {}
     for _, reader in sorted(readers.items()):
         files = [getattr(reader, name) for name in ("path", "labels_path") if hasattr(reader, name)]

@@ -6,6 +6,7 @@ and Python can put into a string. Title and body are joined by the paper's separ
 
 import reprlib
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,6 +37,8 @@ class Rejection:
     line: int
     """Line number, or row number in a table, from 1."""
     reason: str
+    id: str = ""
+    """The id of the document that it would be, if the record could be parsed."""
     ends_file: bool = False
     """Whether nothing after it can be read, as in a file that is cut short."""
 
@@ -112,7 +115,11 @@ class Fields:
             if self.labelled:
                 raise
             labels = ()
-        return text, labels, id_of(value_at(record, self.id), self.id)
+        return text, labels, self.id_in(record)
+
+    def id_in(self, record: Mapping[str, Any]) -> str | None:
+        """Return the id of a record, None if it has none; a wrong one is a ValueError with the reason."""
+        return id_of(value_at(record, self.id), self.id)
 
     def _labels(self, record: Mapping[str, Any]) -> tuple[str, ...]:
         if isinstance(self.labels, tuple):
@@ -138,13 +145,18 @@ def read_document(
     `record` may be a function that parses it and raises a ValueError with the reason if it cannot. `line` is its line
     or row number, from 1, which is also in the id of a document without one, unless `at` gives another position.
     """
-    file = storable(str(path))
+    file, position = storable(str(path)), f"{fields.file_name(path)}:{at or line}"
+    content: Mapping[str, Any] = {}
     try:
-        text, labels, record_id = fields.read(record() if callable(record) else record)
+        content = record() if callable(record) else record
+        text, labels, record_id = fields.read(content)
     except (ValueError, OverflowError) as error:
-        return Rejection(file=file, line=line, reason=str(error), ends_file=isinstance(error, UnreadableRestError))
-    document_id = record_id or f"{fields.file_name(path)}:{at or line}"
-    return Document(text=text, labels=labels, file=file, line=line, id=document_id)
+        record_id = None
+        with suppress(ValueError, OverflowError):
+            record_id = fields.id_in(content)
+        ends_file = isinstance(error, UnreadableRestError)
+        return Rejection(file=file, line=line, reason=str(error), id=record_id or position, ends_file=ends_file)
+    return Document(text=text, labels=labels, file=file, line=line, id=record_id or position)
 
 
 def file_name(file: Path | str) -> str:

@@ -29,6 +29,8 @@ PADDING, UNKNOWN = 0, 1
 SEPARATOR = "/SEP/"
 LONGEST_WORD = 100
 """Maximum number of characters of a word that is split into subwords; the time grows quadratically with it."""
+MOST_MARKS = 32
+"""Characters before a mark that are composed with it; composing takes quadratic time in a sequence of marks."""
 _SPECIAL = ("<padding>", "<unknown>")
 _WORD = r"[\p{L}\p{N}_]\w*"
 UNSPACED = r"[\p{Han}\p{Hiragana}\p{Katakana}\p{Thai}\p{Lao}\p{Khmer}\p{Myanmar}]"
@@ -140,19 +142,24 @@ class Tokenizer:
         """Return the word ids of one text, int32, as `encode` does, and the span of each word.
 
         A span is the position of the word's first character and the position after its last one. If one character
-        becomes two words (a lower-cased İ), the second has an empty span. An empty text is one unknown word without a
-        span.
+        becomes two words (a lower-cased İ), the second has an empty span. A text without a word, `/SEP/` apart, is one
+        unknown word without a span.
         """
+        if not self.has_words(text):
+            return np.array([UNKNOWN], dtype=np.int32), []
         encoding = self._fast.encode(beginning(text, max_tokens, self.segmentation), add_special_tokens=False)
         spans: list[tuple[int, int]] = []
         for start, end in encoding.offsets[:max_tokens]:
             previous_end = spans[-1][1] if spans else 0
             end = max(end, previous_end)
             # `tokenizers` leaves out the last marks of a word that it composed: characters that add none to the word.
-            while start < end < len(text) and len(composed(text[start:end])) == len(composed(text[start : end + 1])):
+            while start < end < len(text):
+                tail = text[max(start, end - MOST_MARKS) : end + 1]
+                if len(composed(tail[:-1])) < len(composed(tail)):
+                    break
                 end += 1
             spans.append((max(start, previous_end), end))
-        return np.array(encoding.ids[:max_tokens] or [UNKNOWN], dtype=np.int32), spans
+        return np.array(encoding.ids[:max_tokens], dtype=np.int32), spans
 
     def lower(self, letters: Sequence[str]) -> list[str]:
         """Return single characters in lower case; one may become two, and an invisible one none."""

@@ -126,16 +126,16 @@ def _write(run: Run, work: Path, weights: Weights) -> Bundle:
         path = work / tree_file(number)
         path.parent.mkdir(exist_ok=True)
         tree.save(path)
-    members, needs_vectors = [], False
+    members, needs_vectors, vectors = [], False, torch.from_numpy(corpus.word_vectors())
     for spec in run.members:
         config = spec.config.model_dump(mode="json")
         entry = MemberEntry(name=spec.name, kind=spec.kind, tree=spec.tree, weight=spec.weight, config=config)
         to = work / entry.path
         to.mkdir(parents=True)
-        needs_vectors |= kinds()[spec.kind].load().export(spec, to, weights)
+        needs_vectors |= kinds()[spec.kind].load().export(spec, to, weights, vectors)
         members.append(entry)
     if needs_vectors:
-        save_weights({VECTORS: torch.from_numpy(corpus.word_vectors())}, work / WORD_VECTORS, weights)
+        save_weights({VECTORS: vectors}, work / WORD_VECTORS, weights)
     if run.needs_features:
         shutil.copyfile(run.layout.features, work / FEATURES)
     combiner = run.open_combiner()

@@ -16,7 +16,7 @@ from axml_ray.core.errors import SettingsError
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.topk import TopK
 from axml_ray.corpus.records.records import storable
-from axml_ray.corpus.text.composition import composed
+from axml_ray.corpus.text.composition import composed_in_linear_time
 from axml_ray.inference.bundle.bundle import Bundle
 from axml_ray.inference.explain.explain import Explanation
 from axml_ray.inference.explain.highlight import as_ansi, as_html
@@ -112,13 +112,13 @@ class Codec:
             SettingsError: a label is unknown.
         """
         labels = [storable(label) for label in labels]
-        forms = dict.fromkeys([*labels, *map(composed, labels)])
-        found = np.flatnonzero(pc.is_in(self._labels, pa.array(forms, pa.large_string())))
+        forms = {label: composed_in_linear_time(label) for label in labels}
+        found = np.flatnonzero(pc.is_in(self._labels, pa.array([*forms, *forms.values()], pa.large_string())))
         id_of = dict(zip(self._labels.take(found).to_pylist(), found.tolist(), strict=True))
         ids: dict[int, None] = {}
         for label in labels:
             # As it is written first: the labels of a bundle that an earlier version exported need not be composed.
-            number = id_of.get(label, id_of.get(composed(label)))
+            number = id_of.get(label, id_of.get(forms[label]))
             if number is None:
                 raise self._unknown(f"{field}: no label is called", label, self.index.labels)
             ids[number] = None
@@ -132,7 +132,7 @@ class Codec:
         """
         is_found = np.zeros(len(self.index), dtype=bool)
         for prefix in map(storable, prefixes):
-            forms = [pc.starts_with(self._labels, form) for form in {prefix, composed(prefix)}]
+            forms = [pc.starts_with(self._labels, form) for form in {prefix, composed_in_linear_time(prefix)}]
             begins = functools.reduce(pc.or_, forms).to_numpy(zero_copy_only=False)
             if not begins.any():
                 known = {label[: len(prefix)] for label in self.index.labels[: NEAR_LABELS + 1]}

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 SHARD_CHARACTERS = 8 << 20
 """Approximate limit of the characters of a shard, which are copied to several processes."""
 RESULT = "predictions.json"
-JOB_VERSION = 3
+JOB_VERSION = 4
 """Version of the files' content: since 2 `threshold` is a probability, and a text without a word has no labels; since 3
 files of one name in several directories have distinct ids, and shards are limited in bytes."""
 TEXT, TEXTS, NUMBERS = pa.string(), pa.list_(pa.string()), pa.list_(pa.float32())
@@ -100,7 +100,7 @@ class TextFile:
         try:
             for record in self.reader.read():
                 if isinstance(record, Rejection):
-                    yield {"id": f"{name}:{record.line}", "text": None, "error": record.reason}
+                    yield {"id": record.id or f"{name}:{record.line}", "text": None, "error": record.reason}
                 else:
                     yield {"id": record.id, "text": record.text, "error": None}
         except (OSError, ValueError) as error:
