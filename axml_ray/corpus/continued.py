@@ -107,7 +107,9 @@ def check_kept_texts(continued: Path, digests: np.ndarray) -> str | None:
     Raises:
         SettingsError: more than `MAX_LOST_SHARE` of them are missing.
     """
-    old = np.concatenate([text_digests(texts)[0][:, 0] for texts in _texts(Corpus.open(continued), "train")])
+    # Composed here because those of a corpus that an earlier version prepared need not be.
+    texts = (list(map(composed, some)) for some in _texts(Corpus.open(continued), "train"))
+    old = np.concatenate([text_digests(some)[0][:, 0] for some in texts])
     lost = int((~np.isin(old, digests)).sum())
     if not lost:
         return None

@@ -104,8 +104,8 @@ def test_nul_and_lone_surrogates_become_blanks(tmp_path: Path) -> None:
             b'{"text": "t", "labels": {"a": 1}}',
             "label 1 is an object, not a string; name one of its fields, such as labels.a",
         ),
-        (b'{"text": "t", "labels": [["a", 0.5], ["b", 1]]}', "label 1 is a string with a number"),
-        (b'{"text": "t", "labels": "[(\'a\', 1)]"}', "label 1 is a string with a number"),
+        (b'{"text": "t", "labels": [["a", 0.5], ["b", 1]]}', "label 1 is a pair with a number"),
+        (b'{"text": "t", "labels": "[(\'a\', 1)]"}', "label 1 is a pair with a number"),
         (b'{"text": "t", "labels": ["a", Infinity]}', "label 2 is a number, not a string: inf"),
         (
             b'{"text": "t", "labels": [true]}',

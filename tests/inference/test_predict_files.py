@@ -255,7 +255,7 @@ class TestAGpuThatFails:
     def test_too_little_memory_for_a_batch_halves_it(self, bundle_directory, tmp_path, monkeypatch):
         full = torch.OutOfMemoryError("CUDA out of memory")
         sizes = self.predict(
-            bundle_directory, tmp_path / "a.jsonl", monkeypatch, lambda sizes: full if sizes[-1] > 16 else None
+            bundle_directory, tmp_path / "part-0.jsonl", monkeypatch, lambda sizes: full if sizes[-1] > 16 else None
         )
         assert sizes == [64, 32, 16, 16, 32, 16, 16]
         rows = rows_of(tmp_path, "jsonl")
@@ -267,7 +267,7 @@ class TestAGpuThatFails:
             return error("CUDA error") if len(sizes) > 9 else torch.OutOfMemoryError() if sizes[-1] > 1 else None
 
         with pytest.raises(error):
-            self.predict(bundle_directory, tmp_path / "a.jsonl", monkeypatch, fails)
+            self.predict(bundle_directory, tmp_path / "part-0.jsonl", monkeypatch, fails)
         assert not list(tmp_path.iterdir())
 
 

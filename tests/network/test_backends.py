@@ -349,7 +349,7 @@ def test_libraries_are_configured_before_a_worker_uses_its_gpu(monkeypatch, of_u
         monkeypatch.delenv(name)
     if of_user:
         monkeypatch.setenv(of_user, "max_split_size_mb:512")
-    monkeypatch.setattr(backend_module, "_created", {})
+    monkeypatch.setattr(backend_module, "_backends", {})
     DistributedContext(device=torch.device("cuda", 1))
     expected = {
         names[2]: ":4096:8",

@@ -98,7 +98,7 @@ def test_evaluates_a_moved_run(run, tmp_path):
     shutil.copytree(run, moved)
     evaluate_split(moved)
     assert (moved / "metrics.json").is_file() and not (run / "metrics.json").exists()
-    assert load(moved / "settings.yaml").name == "run"
+    assert load(moved / "settings.yaml").name == "new-name"
     assert "<h1>new-name</h1>" in (moved / "report" / "index.html").read_text()
 
 
