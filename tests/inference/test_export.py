@@ -31,6 +31,7 @@ from axml_ray.inference.bundle.manifest import (
     BundleError,
     entries,
 )
+from axml_ray.members.network_tree import NetworkTree
 from axml_ray.network.fast.frozen import WORDS
 from axml_ray.network.level_network import TABLE
 from axml_ray.runs.run import Run
@@ -95,6 +96,17 @@ class TestExport:
             sign(tmp_path / "bundle")
             with pytest.raises(BundleError, match=message):
                 Bundle.open(tmp_path / "bundle").ensemble()
+
+    def test_other_word_vectors_than_the_corpus_has_are_kept(self, tmp_path):
+        """Frozen ones of a run that continues another one may be those that the other run trained."""
+        run = train_run(tmp_path, epochs=1, train_embeddings=False)
+        vectors = torch.from_numpy(run.corpus.word_vectors())
+        for given, left_out in ((vectors, True), (vectors + 1, False)):
+            to = tmp_path / str(left_out)
+            to.mkdir()
+            assert NetworkTree.export(run.members[0], to, "float32", given) is left_out
+            levels = [load_file(path) for path in to.rglob("*.safetensors")]
+            assert len(levels) == 2 and all((WORDS in level) is not left_out for level in levels)
 
     def test_fitted_weights(self, tmp_path):
         run = train_run(tmp_path, epochs=1, members=BOTH, combiner="weighted")
