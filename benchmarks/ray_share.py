@@ -48,7 +48,7 @@ from axml_ray.network.backends.precision import use_threads
 from axml_ray.network.kinds import build_network
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import Experiment
-from axml_ray.training.batches import LevelData, Validation
+from axml_ray.training.batches import LevelData
 from axml_ray.training.level import LevelTraining
 
 SIDES = ("plain", "task", "group")
@@ -170,7 +170,7 @@ def trained(settings_json: str, seconds: float, start: float) -> dict[str, float
     data = LevelData(tokens, task.data.positives)
     network = build_network(Level(1, task.nodes, None), task.vectors, settings.network)
     network.initialise_output_bias(len(data.positives.values) / (len(data.positives) * task.nodes))
-    level = LevelTraining(network, data, Validation(tokens, data.positives), settings.training, 0)
+    level = LevelTraining(network, data, LevelData(tokens, data.positives), settings.training, 0)
     steps = training_tasks.our_steps(level)
     for _ in range(WARM_STEPS):
         next(steps)

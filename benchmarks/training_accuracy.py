@@ -32,7 +32,7 @@ from axml_ray.network.backends.precision import use_threads
 from axml_ray.network.fast.attention_xml import FusedAttentionXML
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings, TrainingSettings
-from axml_ray.training.batches import LevelData, Validation
+from axml_ray.training.batches import LevelData
 from axml_ray.training.level import LevelTraining
 from axml_ray.tree.label_tree import LabelTree
 
@@ -78,7 +78,7 @@ def ours(task: Task, epochs: int, seed: int) -> float:
     settings = TrainingSettings(
         epochs=(epochs,), average_after=(AVERAGE_AFTER,), learning_rate=LEARNING_RATE, eval_every_steps=SCORE_EVERY
     )
-    return LevelTraining(network, LevelData(*task.train), Validation(*task.valid), settings, seed).run()
+    return LevelTraining(network, LevelData(*task.train), LevelData(*task.valid), settings, seed).run()
 
 
 def literal(task: Task, epochs: int, seed: int) -> float:
