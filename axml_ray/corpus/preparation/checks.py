@@ -29,6 +29,7 @@ by their characters, in all words and such characters. Texts whose words were se
 MAX_PHRASE_BLOCKS = 16
 """Number of blocks in which phrases are looked for."""
 MAX_REPEATED_SHARE = 0.25
+"""Maximum share of the texts that repeat another one of their split."""
 MAX_UNSEEN_SHARE = 0.5
 """Maximum share of the labels of validation or test texts that no training text has."""
 MIN_KNOWN_TEXTS_SHARE = 0.1

@@ -158,7 +158,7 @@ def _is_valid(row: list[str] | str, width: int | None) -> bool:
 
 
 def _has_literal_quotes(lines: LineStream, width: int | None) -> bool | None:
-    """Return whether more of the next lines are valid rows if a quote is a character like others; None if as many."""
+    """Return whether more of the next lines are valid rows if a quote is a character like others; None at a tie."""
     ahead, are_all = lines.ahead()
     width = width or ahead[0].count("\t") + 1
     copy = LineStream(["".join(ahead).encode("utf-8", "surrogateescape")])

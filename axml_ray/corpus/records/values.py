@@ -209,7 +209,7 @@ def _check_no_weights(value: Any) -> None:
 
 
 def _is_weight(label: Any, value: Any) -> bool:
-    """Return whether a value beside a label is its weight: any number beside a string, a float beside an integer."""
+    """Return whether a value next to a label is its weight: any number after a string, a float after an integer."""
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         return False
     if isinstance(label, str) or isinstance(value, numbers.Integral) or not isinstance(label, numbers.Real):
