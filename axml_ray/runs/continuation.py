@@ -8,9 +8,9 @@ First `continued_settings` compares the settings, from the command line alone an
 trained, `check_trained` and `check_corpora` then tell whether the finished run is complete and its weights fit.
 """
 
-from functools import reduce
+from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.run_layout import RunLayout
@@ -50,7 +50,7 @@ def continued_settings(settings: Experiment, directory: Path) -> Experiment:
     # `auto` would choose these for the new corpus.
     for key in (*KEPT, "ensemble.trees") if settings.preset == "auto" else ():
         if not is_given(key, settings.given):
-            kept = changed(settings, key, _value(old, key))
+            kept = changed(settings, key, attrgetter(key)(old))
             settings = kept.with_given({*settings.given, key})
     _check_settings(settings, old)
     runs = old.runs if settings.runs == stored.runs else settings.runs
@@ -67,15 +67,10 @@ def continued_settings(settings: Experiment, directory: Path) -> Experiment:
     return settings.model_copy(update={"name": name, "runs": runs, "corpus": corpus, "continue_from": directory})
 
 
-def _value(settings: Experiment, key: str) -> Any:
-    """Return the value of a path, such as `tree.height`."""
-    return reduce(getattr, key.split("."), settings)
-
-
 def _check_settings(settings: Experiment, old: Experiment) -> None:
     """Raise SettingsError if a setting does not fit the weights or the splits of the finished run."""
     for key in KEPT:
-        before, now = _value(old, key), _value(settings, key)
+        before, now = attrgetter(key)(old), attrgetter(key)(settings)
         if before != now:
             raise SettingsError(
                 f"{key}: is {now}, but {before} in {old.run_directory}, whose weights go on training; "

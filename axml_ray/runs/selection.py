@@ -1,10 +1,15 @@
-"""Choice of members' settings and weights for a small corpus, by documents held out from training (preset `auto`).
+"""Choice of members' settings and weights by documents held out from training (preset `auto`).
 
-A small corpus has a few hundred validation documents, too few to choose by. Members that are fitted in seconds can rank
-training documents instead: they are fitted on all but one fold of these and rank that fold. `HELD_OUT` of the `FOLDS`
-folds are ranked, two fifths of the documents. Settings are tried one after the other (`presets.TRIED`); another value
-than the preset's is taken if it gains more nDCG@5 than a standard error. Then the weights of these kinds are fitted
-like those of a combiner (`ensemble/weights.py`), and networks keep theirs.
+Validation documents are few. Members that are fitted in seconds can rank training documents instead: they are fitted on
+all but one fold of these and rank that fold. Settings are tried one after the other (`presets.TRIED`); another value
+than the preset's is taken if it gains more nDCG@5 than a standard error.
+
+- Of a small corpus, `HELD_OUT` of the `FOLDS` folds are ranked, two fifths of the documents. If it has fewer than
+  `ENOUGH_VALIDATION` validation documents, the weights of these kinds are then fitted like those of a combiner
+  (`ensemble/weights.py`), and networks keep theirs.
+- Of a larger one, other settings are tried (`presets.TRIED_ON_SAMPLE`), by one label tree on as many documents as have
+  `SAMPLE_WORDS` words, of which one fold of `FOLD_DOCUMENTS` is ranked. The best cost falls with their number, so all
+  are used if they are short.
 
 A fold is fitted by `fit_run`, as a run of its own whose corpus has other splits.
 """
@@ -13,7 +18,9 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -30,12 +37,14 @@ from axml_ray.runs.fitting import fit_run
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment, changed, fingerprint, with_choices
 from axml_ray.settings.members import kinds
-from axml_ray.settings.presets import TRIED, Choice, is_given
+from axml_ray.settings.presets import TRIED, TRIED_ON_SAMPLE, Choice, is_given
 
 FEWEST_DOCUMENTS, MOST_DOCUMENTS, ENOUGH_VALIDATION = 1_000, 20_000, 1_000
-"""A selection needs at least the first number of training documents, at most the second, since each value takes fits,
-and fewer validation documents than the third, which are enough to choose by."""
+"""Fewer training documents than the first number are not held out; up to the second, a corpus is small. With as many
+validation documents as the third, weights are not fitted on training documents."""
 FOLDS, HELD_OUT = 5, 2
+SAMPLE_WORDS, FOLD_DOCUMENTS = 1 << 24, 10_000
+"""Number of words of the training documents of a larger corpus that are used, and of documents of a fold of these."""
 RANKED = 30
 """Number of labels that held-out documents are ranked for."""
 
@@ -45,21 +54,22 @@ class Fold(Corpus):
     """A corpus whose `valid` split is one fold of its training documents, and whose `train` split is the others."""
 
     documents_used: int | None
+    folds: int
     number: int
 
     def split(self, name: str) -> Split:
         """Load a split; neither contains a document of the corpus's own validation and test splits."""
         train = super().split("train").part(self.documents_used)
-        return train.take(np.flatnonzero((fold_of(train.tokens) == self.number) == (name == "valid")))
+        return train.take(np.flatnonzero((fold_of(train.tokens, self.folds) == self.number) == (name == "valid")))
 
 
-def fold_of(tokens: Ragged) -> np.ndarray:
+def fold_of(tokens: Ragged, folds: int) -> np.ndarray:
     """Return the fold of each training document, int64 [documents], the same of those with equal words."""
     numbers: dict[bytes, int] = {}
     rows = map(tokens.__getitem__, range(len(tokens)))
     text = np.array([numbers.setdefault(row.tobytes(), len(numbers)) for row in rows], dtype=np.int64)
     # Shuffled, since neighbouring documents may be alike; by a fixed seed, so that a run can be repeated.
-    return np.random.default_rng(0).permutation(len(numbers))[text] % FOLDS
+    return np.random.default_rng(0).permutation(len(numbers))[text] % folds
 
 
 Job = tuple[Experiment, int]
@@ -71,16 +81,61 @@ def rank_held_out(job: Job) -> TopK:
     """Fit the members of some settings on all folds but one, and rank the documents of that one by their mean."""
     settings, number = job
     corpus = Corpus.open(settings.corpus_directory)
-    fold = Fold(corpus.directory, corpus.manifest, settings.training.documents, number)
+    fold = Fold(corpus.directory, corpus.manifest, settings.training.documents, folds_of(settings, corpus), number)
     with tempfile.TemporaryDirectory() as directory:
         ensemble = fit_run(Run(settings.model_copy(update={"runs": Path(directory), "continue_from": None}), fold))
         return ensemble.rank(fold.split("valid").tokens)
 
 
 def is_small(settings: Experiment, corpus: Corpus) -> bool:
-    """Return whether training documents can and should be held out to choose by."""
-    documents = min(corpus.documents("train"), settings.training.documents or sys.maxsize)
-    return FEWEST_DOCUMENTS <= documents <= MOST_DOCUMENTS and corpus.documents("valid") < ENOUGH_VALIDATION
+    """Return whether all training documents are used to choose by, and not a sample."""
+    return _documents(settings, corpus) <= MOST_DOCUMENTS
+
+
+def values_to_try(settings: Experiment, corpus: Corpus) -> dict[str, dict[str, tuple[Any, ...]]]:
+    """Return the values to compare by kind of member and setting, without settings that the user gave."""
+    if _documents(settings, corpus) < FEWEST_DOCUMENTS:
+        return {}
+    of_kinds = TRIED if is_small(settings, corpus) else TRIED_ON_SAMPLE
+    return {
+        kind: {key: values for key, values in of_kinds[kind].items() if not is_given(key, settings.given)}
+        for kind in settings.members.chosen
+        if kind in of_kinds
+    }
+
+
+def fits_weights(settings: Experiment, corpus: Corpus) -> bool:
+    """Return whether the weights of the kinds in `presets.TRIED` are fitted on training documents."""
+    of_kinds = [kind for kind in settings.members.chosen if kind in TRIED]
+    return (
+        FEWEST_DOCUMENTS <= _documents(settings, corpus) <= MOST_DOCUMENTS
+        and corpus.documents("valid") < ENOUGH_VALIDATION
+        and settings.ensemble.combiner == "weighted"
+        and len(of_kinds) > 1
+        and not any(is_given(f"members.{kind}.weight", settings.given) for kind in of_kinds)
+    )
+
+
+def is_needed(settings: Experiment, corpus: Corpus) -> bool:
+    """Return whether there is anything to choose."""
+    return any(values_to_try(settings, corpus).values()) or fits_weights(settings, corpus)
+
+
+def settings_of_fits(settings: Experiment, corpus: Corpus) -> Experiment:
+    """Return the settings of the fits: of a larger corpus, those of one label tree on a sample."""
+    if is_small(settings, corpus):
+        return settings
+    words = corpus.split("train").tokens.lengths.mean()
+    documents = min(_documents(settings, corpus), max(MOST_DOCUMENTS + 1, int(SAMPLE_WORDS / words)))
+    settings = changed(changed(settings, "training.documents", documents), "ensemble.trees", 1)
+    if settings.members.chosen["linear_tree"].cluster_size is not None:  # it does not read the networks' tree
+        settings = changed(settings, "tree.kind", "random")
+    return settings
+
+
+def folds_of(settings: Experiment, corpus: Corpus) -> int:
+    """Return the number of folds that the training documents of fits are divided into."""
+    return FOLDS if is_small(settings, corpus) else max(FOLDS, _documents(settings, corpus) // FOLD_DOCUMENTS)
 
 
 def select(settings: Experiment, corpus: Corpus, map_jobs: MapJobs = map) -> list[Choice]:
@@ -94,44 +149,45 @@ def select(settings: Experiment, corpus: Corpus, map_jobs: MapJobs = map) -> lis
     Returns:
         The settings that were compared, with the value that was chosen and the scores.
     """
-    of_kinds = {kind: own for kind, own in settings.members.chosen.items() if kind in TRIED}
-    are_given = any(is_given(f"members.{kind}.weight", settings.given) for kind in of_kinds)
-    weights = settings.ensemble.combiner == "weighted" and len(of_kinds) > 1 and not are_given
-    trials = {
-        kind: [name for name in TRIED[kind] if not is_given(f"members.{kind}.{name}", settings.given)]
-        for kind in of_kinds
-    }
-    if not is_small(settings, corpus) or not (weights or any(trials.values())):
+    if not is_needed(settings, corpus):
         return []
-    train = corpus.split("train").part(settings.training.documents)
-    folds = fold_of(train.tokens)
-    truth = Ragged.concatenate(train.labels.take(np.flatnonzero(folds == number)) for number in range(HELD_OUT))
+    trials, weights = values_to_try(settings, corpus), fits_weights(settings, corpus)
+    held_out = range(HELD_OUT if is_small(settings, corpus) else 1)
+    of_fits = settings_of_fits(settings, corpus)
+    train = corpus.split("train").part(of_fits.training.documents)
+    folds = fold_of(train.tokens, folds_of(of_fits, corpus))
+    truth = Ragged.concatenate(train.labels.take(np.flatnonzero(folds == number)) for number in held_out)
     documents = f"{len(truth):,} held-out training documents"
     choices, rankings = [], []
-    for kind in of_kinds:
-        alone = _alone(settings, kind)
-        [best] = _rank([alone], map_jobs)
-        for name in trials[kind]:
-            key = f"members.{kind}.{name}"
-            own = getattr(getattr(alone.members, kind), name)
-            values = [own, *(value for value in TRIED[kind][name] if value != own)]
-            tried = [alone, *(changed(alone, key, value) for value in values[1:])]
-            ranked = [best, *_rank(tried[1:], map_jobs)]
+    for kind, values_of in trials.items():
+        if not (values_of or weights):
+            continue
+        [best] = _rank([_alone(of_fits, kind)], held_out, map_jobs)
+        for key, others in values_of.items():
+            values = [attrgetter(key)(of_fits)]
+            values += [value for value in others if value not in values]
+            tried = [changed(of_fits, key, value) for value in values]
+            ranked = [best, *_rank([_alone(one, kind) for one in tried[1:]], held_out, map_jobs)]
             quality = np.stack([ndcg_at(one.labels, truth.values, truth.offsets, MEASURED) for one in ranked])
             chosen = choose(quality)
-            alone, best = tried[chosen], ranked[chosen]
+            of_fits, best = tried[chosen], ranked[chosen]
             scores = ", ".join(f"{value} {100 * row.mean():.2f}" for value, row in zip(values, quality, strict=True))
             choices.append(Choice(key, values[chosen], f"nDCG@5 of {documents}: {scores}"))
         rankings.append(best)
     if weights:
-        before = [own.weight for own in of_kinds.values()]
-        validation = Validation(MemberWeights(list(of_kinds), before), rankings, truth, corpus.labels.counts)
+        before = [settings.members.chosen[kind].weight for kind in trials]
+        validation = Validation(MemberWeights(list(trials), before), rankings, truth, corpus.labels.counts)
         fitted = FittedWeights.fit(validation, RANKED).kinds
         scores = ", ".join(f"{name} {score:.2f}" for name, score in fitted.scores.items())
         for kind, weight in fitted.weights.items():
             reason = f"nDCG@5 of {documents}: {scores}"
             choices.append(Choice(f"members.{kind}.weight", round(sum(before) * weight, 4), reason))
     return choices
+
+
+def _documents(settings: Experiment, corpus: Corpus) -> int:
+    """Return the number of training documents of the run."""
+    return min(corpus.documents("train"), settings.training.documents or sys.maxsize)
 
 
 def _alone(settings: Experiment, kind: str) -> Experiment:
@@ -144,10 +200,10 @@ def _alone(settings: Experiment, kind: str) -> Experiment:
     return changed(changed(settings, "ensemble.combiner", "mean"), "ensemble.top_labels", RANKED)
 
 
-def _rank(tried: Sequence[Experiment], map_jobs: MapJobs) -> list[TopK]:
-    """Return the rankings of the held-out documents by each of some settings."""
-    ranked = list(map_jobs(rank_held_out, [(each, number) for each in tried for number in range(HELD_OUT)]))
-    folds = [ranked[start : start + HELD_OUT] for start in range(0, len(ranked), HELD_OUT)]
+def _rank(tried: Sequence[Experiment], held_out: range, map_jobs: MapJobs) -> list[TopK]:
+    """Return the rankings of the documents of the held-out folds by each of some settings."""
+    ranked = list(map_jobs(rank_held_out, [(each, number) for each in tried for number in held_out]))
+    folds = [ranked[start : start + len(held_out)] for start in range(0, len(ranked), len(held_out))]
     return [TopK(*map(np.concatenate, zip(*of_folds, strict=True))) for of_folds in folds]
 
 
@@ -157,7 +213,7 @@ def selection_key(settings: Experiment, corpus: Corpus) -> str:
         corpus.fingerprint,
         settings.model_dump(mode="json", include={"seed", "tree", "features", "members", "ensemble"}),
         settings.training.documents,
-        sorted(key for key in settings.given if is_given(key, ["members"])),
+        sorted(key for key in settings.given if is_given(key, ["features", "members"])),
     )
 
 
@@ -184,7 +240,7 @@ def planned_selection(settings: Experiment) -> tuple[Experiment, list[Choice]]:
     except SettingsError:
         return settings, []
     choices = open_selection(settings, corpus)
-    if choices is None and settings.preset == "auto" and is_small(settings, corpus):
-        row = Choice("members", "when training starts", "few validation documents: training ones are held out")
+    if choices is None and settings.preset == "auto" and is_needed(settings, corpus):
+        row = Choice("members", "when training starts", "by training documents that are held out")
         return settings, [row]
     return with_choices(settings, choices or []), choices or []

@@ -44,10 +44,14 @@ RECOMMENDED: Values = {
 PRESETS: dict[str, Values] = {"paper": {}, "recommended": RECOMMENDED, "auto": RECOMMENDED}
 
 TRIED: dict[str, dict[str, tuple[Any, ...]]] = {
-    "linear_tree": {"flat": (False, True), "cost": (1.0, 4.0)},
-    "knn": {"neighbours": (10, 20, 50)},
+    "linear_tree": {"members.linear_tree.flat": (False, True), "members.linear_tree.cost": (1.0, 4.0)},
+    "knn": {"members.knn.neighbours": (10, 20, 50)},
 }
 """Values that `auto` compares on held-out training documents of a small corpus, by kind of member and setting."""
+TRIED_ON_SAMPLE: dict[str, dict[str, tuple[Any, ...]]] = {
+    "linear_tree": {"members.linear_tree.cost": (0.25, 1.0, 4.0), "features.prefix_letters": (None, 5)},
+}
+"""Likewise of a larger corpus."""
 
 
 def preset_values(preset: str, given: Values) -> Values:

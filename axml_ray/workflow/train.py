@@ -41,9 +41,16 @@ from axml_ray.runs.continuation import check_corpora, check_trained, describe_co
 from axml_ray.runs.fitting import fit_combiner
 from axml_ray.runs.run import Run
 from axml_ray.runs.run_record import RunRecord
-from axml_ray.runs.selection import is_small, keep_selection, open_selection, select, selection_key
+from axml_ray.runs.selection import (
+    is_needed,
+    keep_selection,
+    open_selection,
+    select,
+    selection_key,
+    settings_of_fits,
+)
 from axml_ray.settings import Experiment, adapt, stored, with_choices
-from axml_ray.settings.presets import SMALL_DOCUMENTS
+from axml_ray.settings.presets import SMALL_DOCUMENTS, TRIED
 from axml_ray.tracking.kinds import check_installed
 from axml_ray.tracking.tracked_run import scores_of, track
 from axml_ray.workflow.evaluate import evaluate, pairs_to_leave_out, read_phase_seconds
@@ -216,18 +223,19 @@ def adapted(settings: Experiment, corpus: Corpus) -> Experiment:
 
 
 def selected(settings: Experiment, corpus: Corpus) -> Experiment:
-    """Return the settings with what `auto` chooses by held-out training documents of a small corpus (`select`).
+    """Return the settings with what `auto` chooses by held-out training documents (`select`).
 
     Fits are Ray tasks. Their results are kept in the run's directory, and used when the run is started again.
     """
-    if not is_small(settings, corpus):
+    if not is_needed(settings, corpus):
         return settings
     choices = open_selection(settings, corpus)
     if choices is None:
         connect()
         with phase("choose members"), Heartbeat("ranking held-out training documents"):
-            needed = task_memory(settings, counts_of(corpus, settings))
-            memory = max((needed[kind] for kind in settings.members.chosen if kind in needed), default=0)
+            of_fits = settings_of_fits(settings, corpus)
+            needed = task_memory(of_fits, counts_of(corpus, of_fits))
+            memory = max(needed[kind] for kind in settings.members.chosen if kind in TRIED)
             choices = select(settings, corpus, maps_in_tasks(memory))
         keep_selection(RunLayout(settings.run_directory), selection_key(settings, corpus), choices)
     for choice in choices:

@@ -1,5 +1,6 @@
 """Choice of members' settings by held-out training documents. Run: pytest tests/runs/test_selection.py"""
 
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -13,21 +14,23 @@ from axml_ray.runs import selection
 from axml_ray.runs.selection import (
     FOLDS,
     HELD_OUT,
-    MOST_DOCUMENTS,
     Fold,
     Job,
+    fits_weights,
     fold_of,
-    is_small,
+    is_needed,
     keep_selection,
     open_selection,
     planned_selection,
     rank_held_out,
     select,
     selection_key,
+    settings_of_fits,
+    values_to_try,
 )
 from axml_ray.settings import Experiment, changed, with_choices
 from axml_ray.settings.members import members_model
-from axml_ray.settings.presets import TRIED, Choice
+from axml_ray.settings.presets import TRIED, TRIED_ON_SAMPLE, Choice
 
 MEMBERS = {"network_tree": {"weight": 0.5}, "linear_tree": {"weight": 0.35, "cost": 4}, "knn": {"weight": 0.15}}
 
@@ -50,7 +53,7 @@ def test_a_fold_divides_the_training_documents(corpus: Corpus) -> None:
     for documents in (None, 120):
         held_out = []
         for number in range(FOLDS):
-            fold = Fold(corpus.directory, corpus.manifest, documents, number)
+            fold = Fold(corpus.directory, corpus.manifest, documents, FOLDS, number)
             train, valid = fold.split("train"), fold.split("valid")
             assert len(train) + len(valid) == (documents or DOCUMENTS["train"])
             assert abs(len(valid) * FOLDS - len(train) - len(valid)) < FOLDS
@@ -66,19 +69,17 @@ def test_held_out_documents_are_ranked(corpus: Corpus, settings: Experiment, kin
         settings = changed(settings, f"members.{other}.weight", 0.0)
     ranking = rank_held_out((changed(settings, "ensemble.combiner", "mean"), 1))
     train = corpus.split("train")
-    truth = train.labels.take(np.flatnonzero(fold_of(train.tokens) == 1))
+    truth = train.labels.take(np.flatnonzero(fold_of(train.tokens, FOLDS) == 1))
     assert ndcg_at(ranking.labels, truth.values, truth.offsets, 5).mean() > 0.7  # each label has a word of its own
 
 
 def test_choices_are_among_the_values_and_keep_the_networks_weight(corpus: Corpus, settings: Experiment) -> None:
     choices = select(settings, corpus)
     by_key = {choice.key: choice.value for choice in choices}
-    expected = {f"members.{kind}.{name}" for kind in TRIED for name in [*TRIED[kind], "weight"]}
-    assert by_key.keys() == expected
-    for kind, options in TRIED.items():
-        for name, values in options.items():
-            own = getattr(getattr(settings.members, kind), name)
-            assert by_key[f"members.{kind}.{name}"] in {own, *values}
+    assert by_key.keys() == {key for kind in TRIED for key in [*TRIED[kind], f"members.{kind}.weight"]}
+    for options in TRIED.values():
+        for key, values in options.items():
+            assert by_key[key] in {attrgetter(key)(settings), *values}
     assert by_key["members.linear_tree.weight"] + by_key["members.knn.weight"] == pytest.approx(0.5)
     chosen = with_choices(settings, choices)
     assert chosen.members.network_tree.weight == 0.5 and chosen.members.linear_tree.weight > 0.25
@@ -88,7 +89,7 @@ def test_a_better_value_is_taken_and_a_given_one_kept(
     corpus: Corpus, settings: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Costs close to 0 learn nothing."""
-    monkeypatch.setitem(selection.TRIED, "linear_tree", {"cost": (1.0,)})
+    monkeypatch.setitem(selection.TRIED, "linear_tree", {"members.linear_tree.cost": (1.0,)})
     settings = changed(settings, "members.linear_tree.cost", 1e-6)
     [cost] = [choice for choice in select(settings, corpus) if choice.key == "members.linear_tree.cost"]
     assert cost.value == 1.0
@@ -108,15 +109,72 @@ def test_a_better_value_is_taken_and_a_given_one_kept(
     assert select(settings.with_given({"members.linear_tree", "members.knn"}), corpus) == []
 
 
-def test_only_small_corpora_hold_documents_out(
+def test_what_is_chosen_depends_on_the_size(
     corpus: Corpus, settings: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert is_small(settings, corpus)
-    for name, value in {"FEWEST_DOCUMENTS": 301, "ENOUGH_VALIDATION": 24, "MOST_DOCUMENTS": 299}.items():
-        with monkeypatch.context() as patch:
-            patch.setattr(selection, name, value)
-            assert not is_small(settings, corpus) and select(settings, corpus) == []
-    assert MOST_DOCUMENTS > 300 and not is_small(changed(settings, "training.documents", 99), corpus)
+    def tried() -> list[str]:
+        return [key for values in values_to_try(settings, corpus).values() for key in values]
+
+    everything = [key for values in TRIED.values() for key in values]
+    assert tried() == everything and fits_weights(settings, corpus)
+    with monkeypatch.context() as patch:
+        patch.setattr(selection, "ENOUGH_VALIDATION", 24)
+        assert tried() == everything and not fits_weights(settings, corpus)
+        assert {choice.key for choice in select(settings, corpus)} == set(everything)
+    with monkeypatch.context() as patch:
+        patch.setattr(selection, "MOST_DOCUMENTS", 299)
+        assert tried() == list(TRIED_ON_SAMPLE["linear_tree"]) and not fits_weights(settings, corpus)
+        assert is_needed(settings, corpus)
+        assert not is_needed(settings.model_copy().with_given({"members.linear_tree.cost", "features"}), corpus)
+        networks = changed(settings, "members", members_model()(network_tree={"weight": 1.0}))
+        assert not is_needed(networks, corpus)
+    for fewer in (changed(settings, "training.documents", 99), settings):
+        assert is_needed(fewer, corpus) == (fewer is settings)
+
+
+def test_a_large_corpus_is_sampled(corpus: Corpus, settings: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One fold of a sample is ranked, by one tree; costs close to 0 learn nothing."""
+    monkeypatch.setattr(selection, "MOST_DOCUMENTS", 199)
+    monkeypatch.setattr(selection, "FOLD_DOCUMENTS", 25)
+    monkeypatch.setitem(selection.TRIED_ON_SAMPLE, "linear_tree", {"members.linear_tree.cost": (1.0,)})
+    settings = changed(settings, "members.linear_tree.cost", 1e-6)
+    words = int(corpus.split("train").tokens.lengths.sum())
+    for share, documents in {2.0: DOCUMENTS["train"], 0.8: round(0.8 * DOCUMENTS["train"]), 0.1: 200}.items():
+        monkeypatch.setattr(selection, "SAMPLE_WORDS", round(share * words))
+        fits = settings_of_fits(settings, corpus)
+        assert fits.training.documents == pytest.approx(documents, abs=1) and fits.ensemble.trees == 1
+        jobs: list[Job] = []
+
+        def recorded(work, given, jobs=jobs):
+            jobs.extend(given)
+            return map(work, given)
+
+        [cost] = select(settings, corpus, recorded)
+        assert cost.value == 1.0
+        assert [(job.training.documents, number) for job, number in jobs] == 2 * [(fits.training.documents, 0)]
+        train = corpus.split("train").part(fits.training.documents)
+        held_out = int((fold_of(train.tokens, fits.training.documents // 25) == 0).sum())
+        assert cost.reason.startswith(f"nDCG@5 of {held_out} held-out") and 20 <= held_out <= 30
+    assert settings_of_fits(changed(settings, "training.documents", 210), corpus).training.documents <= 210
+
+
+def test_features_that_are_chosen_are_those_of_later_trials(
+    corpus: Corpus, settings: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(selection, "choose", lambda quality: len(quality) - 1)
+    monkeypatch.setitem(selection.TRIED, "linear_tree", {"features.prefix_letters": (3,)})
+    jobs: list[Job] = []
+
+    def recorded(work, given):
+        jobs.extend(given)
+        return map(work, given)
+
+    assert select(settings, corpus, recorded)[0].value == 3
+    of_knn = [job for job, _ in jobs if job.members.linear_tree.weight == 0]
+    assert of_knn and all(job.features.prefix_letters == 3 for job in of_knn)
+    given = settings.model_copy().with_given({"features.prefix_letters"})
+    assert selection_key(given, corpus) != selection_key(settings, corpus)
+    assert "features.prefix_letters" not in {choice.key for choice in select(given, corpus)}
 
 
 def test_stored_choices_are_of_the_same_settings_and_corpus(corpus: Corpus, settings: Experiment) -> None:
