@@ -162,18 +162,18 @@ def select(settings: Experiment, corpus: Corpus, map_jobs: MapJobs = map) -> lis
     for kind, values_of in trials.items():
         if not (values_of or weights):
             continue
-        [best] = _rank([_alone(of_fits, kind)], held_out, map_jobs)
+        ranked: list[TopK] = []  # by the values that were chosen, once there are any
         for key, others in values_of.items():
             values = [attrgetter(key)(of_fits)]
             values += [value for value in others if value not in values]
             tried = [changed(of_fits, key, value) for value in values]
-            ranked = [best, *_rank([_alone(one, kind) for one in tried[1:]], held_out, map_jobs)]
+            ranked += _rank([_alone(one, kind) for one in tried[len(ranked) :]], held_out, map_jobs)
             quality = np.stack([ndcg_at(one.labels, truth.values, truth.offsets, MEASURED) for one in ranked])
             chosen = choose(quality)
-            of_fits, best = tried[chosen], ranked[chosen]
+            of_fits, ranked = tried[chosen], [ranked[chosen]]
             scores = ", ".join(f"{value} {100 * row.mean():.2f}" for value, row in zip(values, quality, strict=True))
             choices.append(Choice(key, values[chosen], f"nDCG@5 of {documents}: {scores}"))
-        rankings.append(best)
+        rankings += ranked or _rank([_alone(of_fits, kind)], held_out, map_jobs)
     if weights:
         before = [settings.members.chosen[kind].weight for kind in trials]
         validation = Validation(MemberWeights(list(trials), before), rankings, truth, corpus.labels.counts)

@@ -126,6 +126,9 @@ def test_what_changed_is_said(run: Prepare, tmp_path: Path, caplog: pytest.LogCa
     assert said() == f"prepare: {tmp_path / 'corpus'} is up to date"
     assert "made with other settings (corpus.max_tokens); preparing" in said(max_tokens=9)
     assert f"made from other inputs ({tmp_path / 'train.jsonl'})" in said(train=many(21), max_tokens=9)
+    manifest = tmp_path / "corpus" / "corpus.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"inputs": "of a key with other parts"}))
+    assert "made by another version" in said(train=many(21), max_tokens=9)
 
 
 def test_a_suffix_that_decides_how_names_are_read_counts(run: Prepare, tmp_path: Path) -> None:

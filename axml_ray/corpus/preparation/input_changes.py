@@ -122,6 +122,8 @@ def describe_changes(manifest: Mapping[str, Any], inputs: Inputs) -> str:
     before = {(row["use"], row["path"]): row["content"] for row in manifest["sources"]}
     now = {(file.use, file.path): file.content for file in inputs.files}
     names = sorted({path for use, path in before.items() ^ now.items() for path in [use[1]]})
+    if not names:  # what the key consists of differs
+        return "made by another version of axml-ray"
     more = f" and {len(names) - 3} more" if len(names) > 3 else ""
     return f"made from other inputs ({', '.join(names[:3])}{more})"
 
