@@ -37,7 +37,7 @@ from axml_ray.runs.fitting import fit_run
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment, changed, fingerprint, with_choices
 from axml_ray.settings.members import kinds
-from axml_ray.settings.presets import TRIED, TRIED_ON_SAMPLE, Choice, is_given
+from axml_ray.settings.presets import MOST_FLAT_LABELS, TRIED, TRIED_ON_SAMPLE, Choice, is_given
 
 FEWEST_DOCUMENTS, MOST_DOCUMENTS, ENOUGH_VALIDATION = 1_000, 20_000, 1_000
 """Fewer training documents than the first number are not held out; up to the second, a corpus is small. With as many
@@ -93,12 +93,13 @@ def is_small(settings: Experiment, corpus: Corpus) -> bool:
 
 
 def values_to_try(settings: Experiment, corpus: Corpus) -> dict[str, dict[str, tuple[Any, ...]]]:
-    """Return the values to compare by kind of member and setting, without settings that the user gave."""
+    """Return the values to compare by kind of member and setting, without what the user gave or takes too long."""
     if _documents(settings, corpus) < FEWEST_DOCUMENTS:
         return {}
     of_kinds = TRIED if is_small(settings, corpus) else TRIED_ON_SAMPLE
+    left_out = [*settings.given, *(["members.linear_tree.flat"] if corpus.trained > MOST_FLAT_LABELS else [])]
     return {
-        kind: {key: values for key, values in of_kinds[kind].items() if not is_given(key, settings.given)}
+        kind: {key: values for key, values in of_kinds[kind].items() if not is_given(key, left_out)}
         for kind in settings.members.chosen
         if kind in of_kinds
     }

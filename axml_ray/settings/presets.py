@@ -49,9 +49,15 @@ TRIED: dict[str, dict[str, tuple[Any, ...]]] = {
 }
 """Values that `auto` compares on held-out training documents of a small corpus, by kind of member and setting."""
 TRIED_ON_SAMPLE: dict[str, dict[str, tuple[Any, ...]]] = {
-    "linear_tree": {"members.linear_tree.cost": (0.25, 1.0, 4.0), "features.prefix_letters": (None, 5)},
+    "linear_tree": {
+        "members.linear_tree.flat": (False, True),
+        "members.linear_tree.cost": (0.25, 1.0, 4.0),
+        "features.prefix_letters": (None, 5),
+    },
 }
 """Likewise of a larger corpus."""
+MOST_FLAT_LABELS = 20_000
+"""Number of labels up to which linear classifiers without a tree are tried; their fitting time grows with it."""
 
 
 def preset_values(preset: str, given: Values) -> Values:

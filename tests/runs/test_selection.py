@@ -125,7 +125,9 @@ def test_what_is_chosen_depends_on_the_size(
         patch.setattr(selection, "MOST_DOCUMENTS", 299)
         assert tried() == list(TRIED_ON_SAMPLE["linear_tree"]) and not fits_weights(settings, corpus)
         assert is_needed(settings, corpus)
-        assert not is_needed(settings.model_copy().with_given({"members.linear_tree.cost", "features"}), corpus)
+        assert not is_needed(settings.model_copy().with_given({"members.linear_tree", "features"}), corpus)
+        patch.setattr(selection, "MOST_FLAT_LABELS", corpus.trained - 1)
+        assert tried() == [key for key in TRIED_ON_SAMPLE["linear_tree"] if not key.endswith("flat")]
         networks = changed(settings, "members", members_model()(network_tree={"weight": 1.0}))
         assert not is_needed(networks, corpus)
     for fewer in (changed(settings, "training.documents", 99), settings):
