@@ -65,7 +65,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
         raise SettingsError(f"--tree: {number} is not one of the ensemble's, 1 to {settings.ensemble.trees}")
     console = table_console()
     corpus = Corpus.open(settings.corpus_directory)
-    settings, _ = adapt(settings, corpus.documents("train"), corpus.trained)
+    settings, _ = adapt(settings, corpus.documents("train"), corpus.trained, corpus.mean_words)
     settings = with_choices(settings, open_selection(settings, corpus) or [])
     chosen = find_label(corpus.labels, given.label) if given.label else int(corpus.labels.counts.argmax())
     layout = RunLayout(settings.run_directory)

@@ -39,7 +39,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     from axml_ray.settings.presets import knn_refusal
 
     counts = count_corpus(settings)
-    settings, choices = adapt(settings, counts.documents, counts.labels)
+    settings, choices = adapt(settings, counts.documents, counts.labels, counts.tokens)
     settings, selected = planned_selection(settings)
     choices += selected
     machines = choose_machines(settings, given.gpus, given.memory)
@@ -49,7 +49,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     console.print(render(plan))
     if choices:
         console.print(choices_table(choices))
-    if "knn" in settings.members.chosen and (refusal := knn_refusal(counts.documents)):
+    if "knn" in settings.members.chosen and (refusal := knn_refusal(counts.documents, counts.tokens)):
         console.print(f"WARNING: {refusal}: set members.knn.weight to 0, or limit training.documents.")
     if given.json:
         write_output("--json", given.json, lambda path: write_json(path, plan.as_json()))

@@ -130,6 +130,11 @@ class Corpus:
         """Return the number of documents of a split."""
         return int(self.manifest["counts"]["documents"][split])
 
+    @property
+    def mean_words(self) -> float:
+        """Return the mean number of words of a training document."""
+        return float(self.manifest["summary"]["words"]["train"] / self.documents("train"))
+
     def files(self, split: str) -> list[Path]:
         """Return the Parquet files of a split, in order."""
         return [self.directory / name for name in self.manifest["files"] if name.startswith(f"{split}/")]

@@ -55,7 +55,8 @@ BLOCK_PAIRS = 1 << 22
 INDEXING_BYTES = 24
 """Bytes of an entry of the index while it is made."""
 COMPARED_PER_SECOND = 3.5e7
-"""Training texts that a core compares a text with in a second (`benchmarks/results/knn-scale.json`: 200,000 texts)."""
+"""Training texts of `FEATURES` features that a core compares a text with in a second; of shorter ones more, in
+proportion (`benchmarks/results/knn-scale.json`: 200,000 texts)."""
 
 
 class KnnConfig(Settings):
@@ -112,7 +113,7 @@ class NearestNeighbours(SparseMember):
             files=FEATURE_BYTES * kept + 4 * counts.pairs + 8 * (counts.documents + counts.words),
             moved=WORD_BYTES * round(counts.documents * counts.tokens) + FEATURE_BYTES * kept,
             seconds=2 * entries / COUNTED_PER_SECOND,
-            text_seconds=counts.documents / COMPARED_PER_SECOND,
+            text_seconds=kept / FEATURES / COMPARED_PER_SECOND,
         )
 
     @classmethod

@@ -45,6 +45,8 @@ validation documents as the third, weights are not fitted on training documents.
 FOLDS, HELD_OUT = 5, 2
 SAMPLE_WORDS, FOLD_DOCUMENTS = 1 << 24, 10_000
 """Number of words of the training documents of a larger corpus that are used, and of documents of a fold of these."""
+FEATURE_GAIN = 0.005
+"""nDCG@5 that further features have to gain beyond a standard error: all members take more time and memory by them."""
 RANKED = 30
 """Number of labels that held-out documents are ranked for."""
 
@@ -126,8 +128,8 @@ def settings_of_fits(settings: Experiment, corpus: Corpus) -> Experiment:
     """Return the settings of the fits: of a larger corpus, those of one label tree on a sample."""
     if is_small(settings, corpus):
         return settings
-    words = corpus.split("train").tokens.lengths.mean()
-    documents = min(_documents(settings, corpus), max(MOST_DOCUMENTS + 1, int(SAMPLE_WORDS / words)))
+    enough = max(MOST_DOCUMENTS + 1, int(SAMPLE_WORDS / corpus.mean_words))
+    documents = min(_documents(settings, corpus), enough)
     settings = changed(changed(settings, "training.documents", documents), "ensemble.trees", 1)
     if settings.members.chosen["linear_tree"].cluster_size is not None:  # it does not read the networks' tree
         settings = changed(settings, "tree.kind", "random")
@@ -165,12 +167,15 @@ def select(settings: Experiment, corpus: Corpus, map_jobs: MapJobs = map) -> lis
             continue
         ranked: list[TopK] = []  # by the values that were chosen, once there are any
         for key, others in values_of.items():
+            if key == "features.lead_letters" and not of_fits.features.lead_words:
+                continue  # those of no words
             values = [attrgetter(key)(of_fits)]
             values += [value for value in others if value not in values]
             tried = [changed(of_fits, key, value) for value in values]
             ranked += _rank([_alone(one, kind) for one in tried[len(ranked) :]], held_out, map_jobs)
             quality = np.stack([ndcg_at(one.labels, truth.values, truth.offsets, MEASURED) for one in ranked])
-            chosen = choose(quality)
+            needed = FEATURE_GAIN if key.startswith("features.") else 0.0
+            chosen = choose(np.vstack([quality[:1], quality[1:] - needed]))
             of_fits, ranked = tried[chosen], [ranked[chosen]]
             scores = ", ".join(f"{value} {100 * row.mean():.2f}" for value, row in zip(values, quality, strict=True))
             choices.append(Choice(key, values[chosen], f"nDCG@5 of {documents}: {scores}"))

@@ -90,11 +90,11 @@ def with_choices(settings: Experiment, choices: Iterable[Choice]) -> Experiment:
     return settings
 
 
-def adapt(settings: Experiment, documents: int, labels: int) -> tuple[Experiment, list[Choice]]:
+def adapt(settings: Experiment, documents: int, labels: int, words: float) -> tuple[Experiment, list[Choice]]:
     """Return the settings that the preset `auto` chooses for a corpus, and why; other presets are left as they are.
 
-    The corpus has training `documents`, of which `training.documents` may be fewer, and `labels` with training
-    documents. Values that the user gave stay.
+    The corpus has training `documents`, of which `training.documents` may be fewer, with a mean of `words` words, and
+    `labels` with training documents. Values that the user gave stay.
 
     Raises:
         SettingsError: `auto` leaves out kNN, and no other kind of member has a weight.
@@ -103,11 +103,11 @@ def adapt(settings: Experiment, documents: int, labels: int) -> tuple[Experiment
         return settings, []
     has_names = settings.corpus.label_names is not None
     documents = min(documents, settings.training.documents or documents)
-    choices = choose(CorpusSize(documents, labels, has_names, settings.tree.cluster_size), settings.given)
+    choices = choose(CorpusSize(documents, labels, words, has_names, settings.tree.cluster_size), settings.given)
     adapted = with_choices(settings, choices)
     if not adapted.members.chosen:
         raise SettingsError(
-            f"members: knn alone has a weight, but {knn_refusal(documents)}; give another kind a weight"
+            f"members: knn alone has a weight, but {knn_refusal(documents, words)}; give another kind a weight"
         )
     return adapted, choices
 

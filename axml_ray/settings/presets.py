@@ -53,6 +53,8 @@ TRIED_ON_SAMPLE: dict[str, dict[str, tuple[Any, ...]]] = {
         "members.linear_tree.flat": (False, True),
         "members.linear_tree.cost": (0.25, 1.0, 4.0),
         "features.prefix_letters": (None, 5),
+        "features.lead_words": (0, 12),
+        "features.lead_letters": (None, 4),
     },
 }
 """Likewise of a larger corpus."""
@@ -78,8 +80,9 @@ def preset_values(preset: str, given: Values) -> Values:
 
 SMALL_DOCUMENTS, LARGE_DOCUMENTS, HUGE_DOCUMENTS = 1_000, 20_000, 200_000
 FLAT_LABELS, FIRST_LEVEL_NODES = 512, 8_192
-KNN_DOCUMENTS = 100_000
-"""Training texts of which kNN finds the nearest in about two milliseconds (`benchmarks/results/knn-scale.json`)."""
+KNN_DOCUMENTS, KNN_WORDS = 100_000, 128
+"""Training texts of at least so many words of which kNN finds the nearest in about two milliseconds
+(`benchmarks/results/knn-scale.json`). Among shorter texts the search is faster in proportion."""
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,8 @@ class CorpusSize:
     """Number of training documents."""
     labels: int
     """Number of labels with training documents."""
+    words: float
+    """Mean number of words of a training document."""
     has_names: bool
     """Whether the labels have readable names."""
     cluster_size: int
@@ -116,12 +121,12 @@ def choose(size: CorpusSize, given: Collection[str]) -> list[Choice]:
     return [choice for choice in choices if not is_given(choice.key, given)]
 
 
-def knn_refusal(documents: int) -> str | None:
-    """Return why a corpus has too many training texts for the member `knn`; None if it has not."""
-    if documents <= KNN_DOCUMENTS:
+def knn_refusal(documents: int, words: float) -> str | None:
+    """Return why a corpus has too many training texts of `words` words for the member `knn`; None if it has not."""
+    relative = documents / KNN_DOCUMENTS * min(1.0, words / KNN_WORDS)
+    if relative <= 1:
         return None
-    milliseconds = 2 * documents / KNN_DOCUMENTS
-    return f"{documents:,} training texts: kNN would take about {milliseconds:,.0f} ms for each text that is tagged"
+    return f"{documents:,} training texts: kNN would take about {2 * relative:,.0f} ms for each text that is tagged"
 
 
 def is_given(key: str, given: Collection[str]) -> bool:
@@ -170,6 +175,6 @@ def _members(size: CorpusSize) -> list[Choice]:
         reason = f"{size.documents:,} training texts: linear classifiers learn more than networks from few texts"
         choices.append(Choice("members.network_tree.weight", 0.2, reason))
         choices.append(Choice("members.linear_tree.weight", 0.65, reason))
-    if (refusal := knn_refusal(size.documents)) is not None:
+    if (refusal := knn_refusal(size.documents, size.words)) is not None:
         choices.append(Choice("members.knn.weight", 0.0, refusal))
     return choices

@@ -216,7 +216,7 @@ def train(
 
 def adapted(settings: Experiment, corpus: Corpus) -> Experiment:
     """Return the settings with the choices of the preset `auto` for a corpus; other presets are unchanged."""
-    settings, choices = adapt(settings, corpus.documents("train"), corpus.trained)
+    settings, choices = adapt(settings, corpus.documents("train"), corpus.trained, corpus.mean_words)
     for choice in choices:
         log.info("auto: %s = %s (%s)", choice.key, choice.value, choice.reason)
     return settings

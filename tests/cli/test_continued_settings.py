@@ -61,7 +61,7 @@ def test_auto_keeps_the_shapes_of_the_old_run(old: Experiment, tmp_path: Path) -
     config.write_text(yaml.safe_dump({"preset": "auto", "name": old.name, "corpus": corpus}), encoding="utf-8")
     settings = continued_by(old, "--config", str(config))
     assert settings.continue_from == old.run_directory and settings.network.hidden == old.network.hidden
-    grown, choices = adapt(settings, 500_000, 200_000)
+    grown, choices = adapt(settings, 500_000, 200_000, 200)
     assert grown.tree.height == old.tree.height and grown.ensemble.trees == old.ensemble.trees
     assert "tree.height" not in {choice.key for choice in choices}
     with pytest.raises(SettingsError, match=r"^tree\.height"):

@@ -160,20 +160,29 @@ def test_a_large_corpus_is_sampled(corpus: Corpus, settings: Experiment, monkeyp
     assert settings_of_fits(changed(settings, "training.documents", 210), corpus).training.documents <= 210
 
 
-def test_features_that_are_chosen_are_those_of_later_trials(
+def test_features_have_to_gain_more_and_are_those_of_later_trials(
     corpus: Corpus, settings: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selection, "choose", lambda quality: len(quality) - 1)
-    monkeypatch.setitem(selection.TRIED, "linear_tree", {"features.prefix_letters": (3,)})
+    lead = {"features.lead_words": (0, 3), "features.lead_letters": (None, 4)}
+    monkeypatch.setitem(selection.TRIED, "linear_tree", {"features.prefix_letters": (3,), **lead})
     jobs: list[Job] = []
 
     def recorded(work, given):
         jobs.extend(given)
         return map(work, given)
 
-    assert select(settings, corpus, recorded)[0].value == 3
+    # None gains half a point here, so those of leading words are not tried without these.
+    choices = {choice.key: choice.value for choice in select(settings, corpus, recorded)}
+    assert choices["features.prefix_letters"] is None and choices["features.lead_words"] == 0
+    assert "features.lead_letters" not in choices
+    assert all(job.features.prefix_letters is None for job, _ in jobs if job.members.linear_tree.weight == 0)
+    monkeypatch.setattr(selection, "FEATURE_GAIN", -1.0)
+    jobs.clear()
+    choices = {choice.key: choice.value for choice in select(settings, corpus, recorded)}
+    assert (choices["features.prefix_letters"], choices["features.lead_words"]) == (3, 3)
+    assert choices["features.lead_letters"] == 4
     of_knn = [job for job, _ in jobs if job.members.linear_tree.weight == 0]
-    assert of_knn and all(job.features.prefix_letters == 3 for job in of_knn)
+    assert of_knn and all(job.features.prefix_letters == job.features.lead_words == 3 for job in of_knn)
     given = settings.model_copy().with_given({"features.prefix_letters"})
     assert selection_key(given, corpus) != selection_key(settings, corpus)
     assert "features.prefix_letters" not in {choice.key for choice in select(given, corpus)}

@@ -12,7 +12,7 @@ from axml_ray.cli.parser import from_command_line
 from axml_ray.core.errors import SettingsError
 from axml_ray.settings import adapt
 from axml_ray.settings.configuration import load
-from axml_ray.settings.presets import FLAT_LABELS, KNN_DOCUMENTS, SMALL_DOCUMENTS, CorpusSize, choose
+from axml_ray.settings.presets import FLAT_LABELS, KNN_DOCUMENTS, KNN_WORDS, SMALL_DOCUMENTS, CorpusSize, choose
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 # The paper's table of hyperparameters: E, B, N, N_fc, H, K, C (None where there is no tree).
@@ -117,49 +117,54 @@ class TestPrecedence:
             "training": {"include_true_parents": True},
             "members": {"network_tree": {"weight": 0}, "knn": {"weight": 1}},
         }
-        settings, _ = adapt(load(preset=preset, corpus=OWN, **changes), 300, 40)
+        settings, _ = adapt(load(preset=preset, corpus=OWN, **changes), 300, 40, 200)
         file = tmp_path / "settings.yaml"
         file.write_text(yaml.safe_dump(settings.model_dump(mode="json")))
-        again, choices = adapt(load(file), 5_000_000, 3_000_000)
+        again, choices = adapt(load(file), 5_000_000, 3_000_000, 200)
         assert again.model_dump() == settings.model_dump() and not choices
 
 
 class TestAuto:
     def test_few_texts_and_labels_get_one_network(self):
-        settings, choices = adapt(load(preset="auto", corpus=OWN), SMALL_DOCUMENTS - 1, FLAT_LABELS)
+        settings, choices = adapt(load(preset="auto", corpus=OWN), SMALL_DOCUMENTS - 1, FLAT_LABELS, 200)
         assert settings.tree.height == 0 and settings.ensemble.trees == 1
         assert settings.members.linear_tree.weight > settings.members.network_tree.weight > 0
         assert {"tree.height", "ensemble.trees"} <= {each.key for each in choices} and all(e.reason for e in choices)
 
     def test_what_the_user_gave_is_kept(self):
         words = ["--corpus.train", "a.jsonl", "--preset", "auto", "--tree.height", "2", "--training.batch_size=7"]
-        settings, choices = adapt(from_command_line("", words), 300, 40)
+        settings, choices = adapt(from_command_line("", words), 300, 40, 200)
         assert settings.tree.height == 2 and settings.training.batch_size == 7
         assert not {"tree.height", "training.batch_size"} & {each.key for each in choices}
 
     def test_no_neighbours_among_too_many_texts(self):
         load_auto = partial(load, preset="auto", corpus=OWN)
-        settings, choices = adapt(load_auto(), KNN_DOCUMENTS, 5_000)
+        settings, choices = adapt(load_auto(), KNN_DOCUMENTS, 5_000, 200)
         assert "knn" in settings.members.chosen and "members.knn.weight" not in {each.key for each in choices}
         few = load_auto(training={"documents": KNN_DOCUMENTS})
-        assert adapt(few, KNN_DOCUMENTS + 1, 5_000)[1] == adapt(few, KNN_DOCUMENTS, 5_000)[1]
-        settings, choices = adapt(load_auto(), KNN_DOCUMENTS + 1, 5_000)
+        assert adapt(few, KNN_DOCUMENTS + 1, 5_000, 200)[1] == adapt(few, KNN_DOCUMENTS, 5_000, 200)[1]
+        settings, choices = adapt(load_auto(), KNN_DOCUMENTS + 1, 5_000, 200)
         assert set(settings.members.chosen) == {"network_tree", "linear_tree"}
         assert f"{KNN_DOCUMENTS + 1:,}" in next(each.reason for each in choices if each.key == "members.knn.weight")
         own_weight = {"knn": {"weight": 0.2}}
-        assert "knn" in adapt(load_auto(members=own_weight), KNN_DOCUMENTS + 1, 5_000)[0].members.chosen
+        assert "knn" in adapt(load_auto(members=own_weight), KNN_DOCUMENTS + 1, 5_000, 200)[0].members.chosen
         without_others = {"network_tree": {"weight": 0}, "linear_tree": {"weight": 0}}
         with pytest.raises(SettingsError, match="knn"):
-            adapt(load_auto(members=without_others), KNN_DOCUMENTS + 1, 5_000)
+            adapt(load_auto(members=without_others), KNN_DOCUMENTS + 1, 5_000, 200)
+        # Titles of eight words.
+        for documents, is_chosen in {16 * KNN_DOCUMENTS: True, 16 * KNN_DOCUMENTS + 1: False}.items():
+            assert ("knn" in adapt(load_auto(), documents, 5_000, KNN_WORDS / 16)[0].members.chosen) == is_chosen
 
     def test_other_presets_choose_nothing(self):
         settings = load(preset="recommended", corpus=OWN)
-        assert adapt(settings, 10, 3) == (settings, [])
+        assert adapt(settings, 10, 3, 200) == (settings, [])
 
     @given(st.integers(1, 10**8), st.integers(1, 10**8), st.booleans(), st.sampled_from([2, 4, 16, 64]))
     def test_every_corpus_gets_valid_settings(self, documents, labels, names, size):
         corpus = {**OWN, **({"label_names": "names.tsv"} if names else {})}
-        settings, choices = adapt(load(preset="auto", corpus=corpus, tree={"cluster_size": size}), documents, labels)
+        settings, choices = adapt(
+            load(preset="auto", corpus=corpus, tree={"cluster_size": size}), documents, labels, 200
+        )
         assert load(**settings.model_dump(exclude={"name"})).model_dump(exclude={"name"}) == settings.model_dump(
             exclude={"name"}
         )
@@ -170,7 +175,7 @@ class TestAuto:
     def test_larger_corpora_get_no_more_passes(self):
         epochs = []
         for documents in (10_000, 100_000, 1_000_000):
-            values = {each.key: each.value for each in choose(CorpusSize(documents, 5_000, False, 16), ())}
+            values = {each.key: each.value for each in choose(CorpusSize(documents, 5_000, 200, False, 16), ())}
             epochs.append(sum(values.get("training.epochs", (4, 3))))
         assert epochs == sorted(epochs, reverse=True)
 
@@ -178,9 +183,9 @@ class TestAuto:
     @pytest.mark.parametrize("words", [["--name", "{}"], ["--name={}"], ["--corpus.name", "{}"], ["--runs", "{}"]])
     def test_a_value_that_is_called_like_a_group_is_no_given_setting(self, group, words):
         given = ["--corpus.train", "a.jsonl", "--preset", "auto"]
-        expected = adapt(from_command_line("", given), 300, 40)[1]
+        expected = adapt(from_command_line("", given), 300, 40, 200)[1]
         settings = from_command_line("", [*given, *(word.format(group) for word in words)])
-        assert adapt(settings, 300, 40)[1] == expected
+        assert adapt(settings, 300, 40, 200)[1] == expected
         assert {key.partition(".")[0] for key in settings.given}.isdisjoint({group})
 
     def test_the_last_preset_counts(self):

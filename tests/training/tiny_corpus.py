@@ -82,6 +82,7 @@ def write_corpus(directory: Path) -> Corpus:
         "version": VERSION,
         "fingerprint": "tiny",
         "counts": {"documents": DOCUMENTS, "labels": len(index), "trained_labels": LABELS, "words": len(tokenizer)},
+        "summary": {"words": {split: len(rows.values) for split, rows in tokens.items()}},
         "word_vector_dimension": DIMENSION,
         "files": {path.relative_to(directory).as_posix(): path.stat().st_size for path in files},
     }

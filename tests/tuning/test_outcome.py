@@ -76,7 +76,7 @@ def test_settings_found_are_a_config_of_the_main_job(tmp_path: Path, corpus: Cor
     assert found.model_dump() == trial_settings(searched, TRIALS[1], "s-best").model_dump()
     assert (found.name, found.tree.height, found.tree.kind, found.network.evidence) == ("s-best", 0, "random", True)
     assert found.training.documents is None  # all of them
-    assert adapt(found, 500, 40) == (found, [])  # nothing is left for `auto` to choose
+    assert adapt(found, 500, 40, 200) == (found, [])  # nothing is left for `auto` to choose
     assert found.corpus == searched.settings.corpus and found.ensemble == searched.settings.ensemble
     content = json.loads((searched.directory / OUTCOME).read_text())
     assert content["documents"] == 100
