@@ -41,14 +41,7 @@ from axml_ray.runs.continuation import check_corpora, check_trained, describe_co
 from axml_ray.runs.fitting import fit_combiner
 from axml_ray.runs.run import Run
 from axml_ray.runs.run_record import RunRecord
-from axml_ray.runs.selection import (
-    is_needed,
-    keep_selection,
-    open_selection,
-    select,
-    selection_key,
-    settings_of_fits,
-)
+from axml_ray.runs.selection import is_needed, keep_selection, open_selection, select, selection_key
 from axml_ray.settings import Experiment, adapt, stored, with_choices
 from axml_ray.settings.presets import SMALL_DOCUMENTS, TRIED
 from axml_ray.tracking.kinds import check_installed
@@ -233,8 +226,7 @@ def selected(settings: Experiment, corpus: Corpus) -> Experiment:
     if choices is None:
         connect()
         with phase("choose members"), Heartbeat("ranking held-out training documents"):
-            of_fits = settings_of_fits(settings, corpus)
-            needed = task_memory(of_fits, counts_of(corpus, of_fits))
+            needed = task_memory(settings, counts_of(corpus, settings))
             memory = max(needed[kind] for kind in settings.members.chosen if kind in TRIED)
             choices = select(settings, corpus, maps_in_tasks(memory))
         keep_selection(RunLayout(settings.run_directory), selection_key(settings, corpus), choices)
