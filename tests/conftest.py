@@ -104,6 +104,14 @@ sys.addaudithook(_refuse_processes)
 multiprocessing.process.BaseProcess.start = _start_process
 
 
+@pytest.fixture(autouse=True)
+def _one_thread() -> None:
+    """Give each test one thread and the same random numbers, if anything has imported PyTorch."""
+    if (torch := sys.modules.get("torch")) is not None:
+        torch.set_num_threads(1)
+        torch.manual_seed(0)
+
+
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """Mount a file system of 1 MiB; its tests are `processes`."""

@@ -22,8 +22,6 @@ GENERATED = {"settings.md", "contributing.md", "security.md", "changelog.md"}
 MOST_FIGURES = 2
 MOST_BYTES = 300_000
 
-sys.path.insert(0, str(DOCS))
-
 
 def paragraphs(text: str) -> Iterator[str]:
     """Yield paragraphs and list items, without headings, tables, blocks of code, code spans and targets of links."""

@@ -1,14 +1,8 @@
 """The figures of the code, counted on a few lines by hand, and printed by `make figures`."""
 
-import sys
-from pathlib import Path
-
+import figures
 import pytest
 from pydantic import BaseModel
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import figures
 
 SOURCE = '''"""Docstring."""
 

@@ -6,7 +6,6 @@ The GPU's benchmark with small shapes on a CPU: every part works, and the GPU's 
 import json
 import os
 import signal
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,21 +15,20 @@ import pytest
 import torch
 
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when a kernel is defined
-sys.path[:0] = [str(Path(__file__).parents[1] / "training")]
 
-from gpu import main  # noqa: E402
-from gpu_corpus import write_compact  # noqa: E402
-from gpu_workers import compare_workers  # noqa: E402
-from results_file import Result  # noqa: E402
-from timed_parts import measure_within  # noqa: E402
-from tiny_corpus import write_corpus  # noqa: E402
+from gpu import main
+from gpu_corpus import write_compact
+from gpu_workers import compare_workers
+from results_file import Result
+from timed_parts import measure_within
+from tiny_corpus import write_corpus
 
-from axml_ray.core.errors import SettingsError  # noqa: E402
-from axml_ray.core.ragged import Ragged, is_ragged  # noqa: E402
-from axml_ray.corpus.text.tokenizer import UNKNOWN  # noqa: E402
-from axml_ray.members.network_tree import NetworkTree  # noqa: E402
-from axml_ray.network.backends.backend import backend_for  # noqa: E402
-from axml_ray.network.backends.cpu_backend import CpuBackend  # noqa: E402
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.ragged import Ragged, is_ragged
+from axml_ray.corpus.text.tokenizer import UNKNOWN
+from axml_ray.members.network_tree import NetworkTree
+from axml_ray.network.backends.backend import backend_for
+from axml_ray.network.backends.cpu_backend import CpuBackend
 
 pytestmark = pytest.mark.processes  # git, for the commit in the results
 

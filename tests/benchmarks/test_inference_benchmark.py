@@ -4,18 +4,13 @@ What inference is compared with predicts the same; and the benchmark's own trees
 """
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-
-sys.path[:0] = [str(Path(__file__).parents[1] / room) for room in ("training", "inference")]
-
-from inference import equality_of, failures, main, networks_of, predict, random_tree, table  # noqa: E402
-from literal_inference import LiteralTree  # noqa: E402
-from tiny_run import train_run  # noqa: E402
+from inference import equality_of, failures, main, networks_of, predict, random_tree, table
+from literal_inference import LiteralTree
+from tiny_run import train_run
 
 
 @pytest.fixture(scope="module", params=[0, 1], ids=["H=0", "H=1"])

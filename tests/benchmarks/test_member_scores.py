@@ -1,22 +1,17 @@
 """What members and combiners are worth, on a tiny run. Run: pytest tests/benchmarks/test_members_benchmark.py"""
 
 import json
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from member_scores import COLUMNS, Evidence, main
+from tiny_run import train_run
 
-sys.path[:0] = [str(Path(__file__).parents[1] / room) for room in ("training", "inference")]
-
-from member_scores import COLUMNS, Evidence, main  # noqa: E402
-from tiny_run import train_run  # noqa: E402
-
-from axml_ray.core.errors import SettingsError  # noqa: E402
-from axml_ray.core.topk import TopK  # noqa: E402
-from axml_ray.ensemble.combiner import Mean, combiner_class  # noqa: E402
-from axml_ray.evaluation.metrics.metrics import ndcg_at  # noqa: E402
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.topk import TopK
+from axml_ray.ensemble.combiner import Mean, combiner_class
+from axml_ray.evaluation.metrics.metrics import ndcg_at
 
 pytestmark = pytest.mark.processes  # the results file asks git for the commit
 

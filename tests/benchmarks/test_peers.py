@@ -7,22 +7,18 @@ import json
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 
+import environments
 import numpy as np
+import peers
+import peers_tables
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import results_file
 import yaml
 from rich.console import Console
 from scipy import sparse
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
-import environments
-import peers
-import peers_tables
-import results_file
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import write_json

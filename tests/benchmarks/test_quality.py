@@ -1,16 +1,9 @@
 """The benchmark of quality, and the tables of scores in the pages. Run: pytest tests/benchmarks/test_quality.py"""
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests/network"))
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests/inference"))
-sys.path.insert(0, str(Path(__file__).parents[2] / "tests/training"))
-
 import quality
 import quality_table
 import results_file

@@ -3,17 +3,13 @@
 Steps, figures and picture of the benchmark of score against seconds.
 """
 
-import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from rich.console import Console
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
 import time_to_accuracy
+from rich.console import Console
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.settings.configuration import load

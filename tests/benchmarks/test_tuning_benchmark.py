@@ -3,13 +3,9 @@
 python -m pytest tests/benchmarks/test_tuning_benchmark.py
 """
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
-
 import tuning
 
 from axml_ray.settings.configuration import load

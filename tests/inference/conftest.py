@@ -1,29 +1,18 @@
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tiny_corpus import write_corpus
+from tiny_run import train_run
 
-# the tiny corpus, the literal network
-sys.path[:0] = [str(Path(__file__).parents[1] / room) for room in ("training", "network")]
-
-from tiny_corpus import write_corpus  # noqa: E402
-from tiny_run import train_run  # noqa: E402
-
-from axml_ray.core.files import read_json, write_json  # noqa: E402
-from axml_ray.corpus.labels.label_index import LabelIndex  # noqa: E402
-from axml_ray.corpus.store import MANIFEST, Corpus  # noqa: E402
-from axml_ray.inference.bundle.export import export_bundle  # noqa: E402
-from axml_ray.inference.bundle.manifest import LABELS  # noqa: E402
-from axml_ray.runs.run import Run  # noqa: E402
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
+from axml_ray.core.files import read_json, write_json
+from axml_ray.corpus.labels.label_index import LabelIndex
+from axml_ray.corpus.store import MANIFEST, Corpus
+from axml_ray.inference.bundle.export import export_bundle
+from axml_ray.inference.bundle.manifest import LABELS
+from axml_ray.runs.run import Run
 
 
 @pytest.fixture(scope="session")

@@ -13,14 +13,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from descendants import job_environment, kill_driver
+from tiny_run import train_run
+
+from axml_ray import Tagger
+from axml_ray.inference.bundle.export import export_bundle
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "tests" / room) for room in ("training", "inference")]
-
-from tiny_run import train_run  # noqa: E402
-
-from axml_ray import Tagger  # noqa: E402
-from axml_ray.inference.bundle.export import export_bundle  # noqa: E402
 
 TEXTS, ROWS, SECONDS = 48_000, 1_024, 300
 

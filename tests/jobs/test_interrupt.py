@@ -20,13 +20,11 @@ import pytest
 import synthetic
 import yaml
 from descendants import descendants, job_environment, still_running
+from tiny_run import train_run
+
+from axml_ray.inference.bundle.export import export_bundle
 
 ROOT = Path(__file__).parents[2]
-sys.path[:0] = [str(ROOT / "tests" / room) for room in ("training", "inference")]
-
-from tiny_run import train_run  # noqa: E402
-
-from axml_ray.inference.bundle.export import export_bundle  # noqa: E402
 
 SECONDS = 240
 

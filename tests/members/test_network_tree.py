@@ -4,35 +4,25 @@ Beam search down trained trees of none, one and two levels of clusters, against 
 """
 
 import shutil
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from tiny_corpus import experiment, write_corpus
 
-sys.path[:0] = [str(Path(__file__).parents[1] / room) for room in ("training", "network")]
-
-from tiny_corpus import experiment, write_corpus  # noqa: E402
-
-from axml_ray.core.errors import SettingsError  # noqa: E402
-from axml_ray.core.ragged import Ragged  # noqa: E402
-from axml_ray.corpus.text.text_views import TextViews  # noqa: E402
-from axml_ray.members.network_tree import ACCELERATOR, NetworkTree  # noqa: E402
-from axml_ray.network.candidate_selection import Candidates  # noqa: E402
-from axml_ray.network.level_network import Beam  # noqa: E402
-from axml_ray.runs.fitting import fit_run  # noqa: E402
-from axml_ray.runs.run import Run  # noqa: E402
-from axml_ray.training.beam_search import expand_rows  # noqa: E402
-from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS  # noqa: E402
+from axml_ray.core.errors import SettingsError
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.text.text_views import TextViews
+from axml_ray.members.network_tree import ACCELERATOR, NetworkTree
+from axml_ray.network.candidate_selection import Candidates
+from axml_ray.network.level_network import Beam
+from axml_ray.runs.fitting import fit_run
+from axml_ray.runs.run import Run
+from axml_ray.training.beam_search import expand_rows
+from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, ROWS
 
 NAME = "network_tree-0"
 SHAPES = {0: (14,), 1: (4, 14), 2: (4, 8, 14)}
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,6 @@ from axml_ray.corpus.text.text_views import TextViews
 from axml_ray.members.text_batch import BATCH_COST, length_batches, map_in_threads
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-
-
 def padded_places(tokens: Ragged, rows: np.ndarray) -> int:
     """Places of a batch as networks read it."""
     return TextViews(tokens.take(rows)).padded(None)[0].size

@@ -36,12 +36,6 @@ from axml_ray.tree.label_tree import LabelTree
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
-
-
 def experiment(**groups: dict[str, Any]) -> Experiment:
     """A small one; groups override it."""
     base: dict[str, dict[str, Any]] = {

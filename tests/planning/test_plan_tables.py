@@ -6,12 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import plan_tables
 import pytest
 
 ROOT = Path(__file__).parents[2]
-sys.path.insert(0, str(ROOT / "docs"))
-
-import plan_tables  # noqa: E402
 
 
 def test_the_tables_are_those_of_the_plan() -> None:

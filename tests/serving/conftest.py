@@ -1,5 +1,4 @@
 import socket
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -7,16 +6,12 @@ from typing import Any
 import pytest
 import requests
 import torch
+from small_server import MEMBERS, SMALL, TREES
+from tiny_run import train_run
 
-# a run of the tiny corpus, and the network it is trained with
-sys.path[:0] = [str(Path(__file__).parents[1] / room) for room in ("training", "network", "inference", "serving")]
-
-from small_server import MEMBERS, SMALL, TREES  # noqa: E402
-from tiny_run import train_run  # noqa: E402
-
-from axml_ray import Tagger  # noqa: E402
-from axml_ray.inference.bundle.export import export_bundle  # noqa: E402
-from axml_ray.runs.run import Run  # noqa: E402
+from axml_ray import Tagger
+from axml_ray.inference.bundle.export import export_bundle
+from axml_ray.runs.run import Run
 
 WEIGHTS = {"network_tree": 0.4, "linear_tree": 0.3, "knn": 0.2, "label_names": 0.1}
 

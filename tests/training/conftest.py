@@ -1,6 +1,5 @@
 """The tiny corpus, and a tree trained on it, for all tests of this folder that need them."""
 
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,15 +9,6 @@ from tree_runs import BRIEF
 
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import Experiment
-
-# the literal network
-sys.path.insert(0, str(Path(__file__).parents[1] / "network"))
-
-
-@pytest.fixture(autouse=True)
-def _one_thread() -> None:
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
 
 
 @pytest.fixture(scope="session")
