@@ -7,9 +7,9 @@ than the preset's is taken if it gains more nDCG@5 than a standard error.
 - Of a small corpus, `HELD_OUT` of the `FOLDS` folds are ranked, two fifths of the documents. If it has fewer than
   `ENOUGH_VALIDATION` validation documents, the weights of these kinds are then fitted like those of a combiner
   (`ensemble/weights.py`), and networks keep theirs.
-- Of a larger one, other settings are tried (`presets.TRIED_ON_SAMPLE`), by one label tree on as many documents as have
-  `SAMPLE_WORDS` words, of which one fold of `FOLD_DOCUMENTS` is ranked. The best cost falls with their number, so all
-  are used if they are short.
+- Of a larger one, other settings are tried (`presets.TRIED_IF_LARGE`), by one label tree on documents of at most
+  `SAMPLE_WORDS` words together, of which one fold of `FOLD_DOCUMENTS` is ranked. The best cost falls with the number of
+  documents, so all are used if they are short.
 
 A fold is fitted by `fit_run`, as a run of its own whose corpus has other splits.
 """
@@ -18,6 +18,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -37,11 +38,11 @@ from axml_ray.runs.fitting import fit_run
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment, changed, fingerprint, with_choices
 from axml_ray.settings.members import kinds
-from axml_ray.settings.presets import MOST_FLAT_LABELS, TRIED, TRIED_ON_SAMPLE, Choice, is_given
+from axml_ray.settings.presets import MOST_FLAT_LABELS, TRIED, TRIED_IF_LARGE, Choice, is_given
 
 FEWEST_DOCUMENTS, MOST_DOCUMENTS, ENOUGH_VALIDATION = 1_000, 20_000, 1_000
-"""Fewer training documents than the first number are not held out; up to the second, a corpus is small. With as many
-validation documents as the third, weights are not fitted on training documents."""
+"""Least number of training documents of a selection, largest number of a small corpus, and number of validation
+documents from which weights are not fitted on training documents."""
 FOLDS, HELD_OUT = 5, 2
 SAMPLE_WORDS, FOLD_DOCUMENTS = 1 << 24, 10_000
 """Number of words of the training documents of a larger corpus that are used, and of documents of a fold of these."""
@@ -61,8 +62,17 @@ class Fold(Corpus):
 
     def split(self, name: str) -> Split:
         """Load a split; neither contains a document of the corpus's own validation and test splits."""
-        train = super().split("train").part(self.documents_used)
-        return train.take(np.flatnonzero((fold_of(train.tokens, self.folds) == self.number) == (name == "valid")))
+        return self._train.take(np.flatnonzero(self._is_held_out == (name == "valid")))
+
+    @cached_property
+    def _train(self) -> Split:
+        return super().split("train").part(self.documents_used)
+
+    @cached_property
+    def _is_held_out(self) -> np.ndarray:
+        """Return for each training document whether it is in the fold; cached, as a fit reads the splits repeatedly."""
+        is_held_out: np.ndarray = fold_of(self._train.tokens, self.folds) == self.number
+        return is_held_out
 
 
 def fold_of(tokens: Ragged, folds: int) -> np.ndarray:
@@ -83,14 +93,14 @@ def rank_held_out(job: Job) -> TopK:
     """Fit the members of some settings on all folds but one, and rank the documents of that one by their mean."""
     settings, number = job
     corpus = Corpus.open(settings.corpus_directory)
-    fold = Fold(corpus.directory, corpus.manifest, settings.training.documents, folds_of(settings, corpus), number)
+    fold = fold_for(settings, corpus, number)
     with tempfile.TemporaryDirectory() as directory:
         ensemble = fit_run(Run(settings.model_copy(update={"runs": Path(directory), "continue_from": None}), fold))
         return ensemble.rank(fold.split("valid").tokens)
 
 
 def is_small(settings: Experiment, corpus: Corpus) -> bool:
-    """Return whether all training documents are used to choose by, and not a sample."""
+    """Return whether a run has at most `MOST_DOCUMENTS` training documents."""
     return _documents(settings, corpus) <= MOST_DOCUMENTS
 
 
@@ -98,7 +108,7 @@ def values_to_try(settings: Experiment, corpus: Corpus) -> dict[str, dict[str, t
     """Return the values to compare by kind of member and setting, without what the user gave or takes too long."""
     if _documents(settings, corpus) < FEWEST_DOCUMENTS:
         return {}
-    of_kinds = TRIED if is_small(settings, corpus) else TRIED_ON_SAMPLE
+    of_kinds = TRIED if is_small(settings, corpus) else TRIED_IF_LARGE
     left_out = [*settings.given, *(["members.linear_tree.flat"] if corpus.trained > MOST_FLAT_LABELS else [])]
     return {
         kind: {key: values for key, values in of_kinds[kind].items() if not is_given(key, left_out)}
@@ -136,9 +146,10 @@ def settings_of_fits(settings: Experiment, corpus: Corpus) -> Experiment:
     return settings
 
 
-def folds_of(settings: Experiment, corpus: Corpus) -> int:
-    """Return the number of folds that the training documents of fits are divided into."""
-    return FOLDS if is_small(settings, corpus) else max(FOLDS, _documents(settings, corpus) // FOLD_DOCUMENTS)
+def fold_for(settings: Experiment, corpus: Corpus, number: int) -> Fold:
+    """Return a fold of the training documents of fits."""
+    folds = FOLDS if is_small(settings, corpus) else max(FOLDS, _documents(settings, corpus) // FOLD_DOCUMENTS)
+    return Fold(corpus.directory, corpus.manifest, settings.training.documents, folds, number)
 
 
 def select(settings: Experiment, corpus: Corpus, map_jobs: MapJobs = map) -> list[Choice]:
@@ -157,9 +168,7 @@ def select(settings: Experiment, corpus: Corpus, map_jobs: MapJobs = map) -> lis
     trials, weights = values_to_try(settings, corpus), fits_weights(settings, corpus)
     held_out = range(HELD_OUT if is_small(settings, corpus) else 1)
     of_fits = settings_of_fits(settings, corpus)
-    train = corpus.split("train").part(of_fits.training.documents)
-    folds = fold_of(train.tokens, folds_of(of_fits, corpus))
-    truth = Ragged.concatenate(train.labels.take(np.flatnonzero(folds == number)) for number in held_out)
+    truth = Ragged.concatenate(fold_for(of_fits, corpus, number).split("valid").labels for number in held_out)
     documents = f"{len(truth):,} held-out training documents"
     choices, rankings = [], []
     for kind, values_of in trials.items():

@@ -48,7 +48,7 @@ TRIED: dict[str, dict[str, tuple[Any, ...]]] = {
     "knn": {"members.knn.neighbours": (10, 20, 50)},
 }
 """Values that `auto` compares on held-out training documents of a small corpus, by kind of member and setting."""
-TRIED_ON_SAMPLE: dict[str, dict[str, tuple[Any, ...]]] = {
+TRIED_IF_LARGE: dict[str, dict[str, tuple[Any, ...]]] = {
     "linear_tree": {
         "members.linear_tree.flat": (False, True),
         "members.linear_tree.cost": (0.25, 1.0, 4.0),
@@ -81,7 +81,7 @@ def preset_values(preset: str, given: Values) -> Values:
 SMALL_DOCUMENTS, LARGE_DOCUMENTS, HUGE_DOCUMENTS = 1_000, 20_000, 200_000
 FLAT_LABELS, FIRST_LEVEL_NODES = 512, 8_192
 KNN_DOCUMENTS, KNN_WORDS = 100_000, 128
-"""Training texts of at least so many words of which kNN finds the nearest in about two milliseconds
+"""Number of training texts, and of words of each, among which kNN finds the nearest in about two milliseconds
 (`benchmarks/results/knn-scale.json`). Among shorter texts the search is faster in proportion."""
 
 

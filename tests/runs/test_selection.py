@@ -30,7 +30,7 @@ from axml_ray.runs.selection import (
 )
 from axml_ray.settings import Experiment, changed, with_choices
 from axml_ray.settings.members import members_model
-from axml_ray.settings.presets import TRIED, TRIED_ON_SAMPLE, Choice
+from axml_ray.settings.presets import TRIED, TRIED_IF_LARGE, Choice
 
 MEMBERS = {"network_tree": {"weight": 0.5}, "linear_tree": {"weight": 0.35, "cost": 4}, "knn": {"weight": 0.15}}
 
@@ -123,11 +123,11 @@ def test_what_is_chosen_depends_on_the_size(
         assert {choice.key for choice in select(settings, corpus)} == set(everything)
     with monkeypatch.context() as patch:
         patch.setattr(selection, "MOST_DOCUMENTS", 299)
-        assert tried() == list(TRIED_ON_SAMPLE["linear_tree"]) and not fits_weights(settings, corpus)
+        assert tried() == list(TRIED_IF_LARGE["linear_tree"]) and not fits_weights(settings, corpus)
         assert is_needed(settings, corpus)
         assert not is_needed(settings.model_copy().with_given({"members.linear_tree", "features"}), corpus)
         patch.setattr(selection, "MOST_FLAT_LABELS", corpus.trained - 1)
-        assert tried() == [key for key in TRIED_ON_SAMPLE["linear_tree"] if not key.endswith("flat")]
+        assert tried() == [key for key in TRIED_IF_LARGE["linear_tree"] if not key.endswith("flat")]
         networks = changed(settings, "members", members_model()(network_tree={"weight": 1.0}))
         assert not is_needed(networks, corpus)
     for fewer in (changed(settings, "training.documents", 99), settings):
@@ -138,7 +138,7 @@ def test_a_large_corpus_is_sampled(corpus: Corpus, settings: Experiment, monkeyp
     """One fold of a sample is ranked, by one tree; costs close to 0 learn nothing."""
     monkeypatch.setattr(selection, "MOST_DOCUMENTS", 199)
     monkeypatch.setattr(selection, "FOLD_DOCUMENTS", 25)
-    monkeypatch.setitem(selection.TRIED_ON_SAMPLE, "linear_tree", {"members.linear_tree.cost": (1.0,)})
+    monkeypatch.setitem(selection.TRIED_IF_LARGE, "linear_tree", {"members.linear_tree.cost": (1.0,)})
     settings = changed(settings, "members.linear_tree.cost", 1e-6)
     words = int(corpus.split("train").tokens.lengths.sum())
     for share, documents in {2.0: DOCUMENTS["train"], 0.8: round(0.8 * DOCUMENTS["train"]), 0.1: 200}.items():
