@@ -432,6 +432,7 @@ WHOLE = {ParquetRows: _bytes_of(True), ArrowRows: _bytes_of(False)}
 
 
 @given(damage=st.dictionaries(st.integers(0, 10_000), st.integers(0, 255), min_size=1, max_size=3))
+@example(damage={1471: 252})  # an offset outside of its buffer
 def test_damaged_tables_are_read_without_a_crash(damage: dict[int, int]) -> None:
     for reader, whole in WHOLE.items():
         content = bytearray(whole)

@@ -64,7 +64,7 @@ class _TableRows(ABC):
             except DAMAGE_ERRORS as error:
                 if is_unreachable(error, self.path):
                     raise
-                reason = f"not a {self.form} file, or damaged from here on: {' '.join(str(error).split())}"
+                reason = f"not in the {self.form} format, or damaged from here on: {' '.join(str(error).split())}"
                 file = storable(str(self.path))
                 yield Rejection(file=file, line=row + 1, reason=reason, ends_file=True)
 
@@ -126,12 +126,12 @@ class ArrowRows(_TableRows):
             schema, batches = stream.schema, iter(stream)
         fields = _with_class_names(self.fields, schema)
         columns = _columns_to_read(fields, schema.names)
-        for batch in batches:
+        for whole in batches:
+            batch = whole.select(columns)
+            batch.validate(full=True)  # before anything reads it: damaged offsets would end the process
             rows = _rows_at_a_time(batch.nbytes, len(batch))
             for begin in range(0, len(batch), rows):
-                part = batch.select(columns).slice(begin, rows)
-                part.validate(full=True)
-                yield fields, part
+                yield fields, batch.slice(begin, rows)
 
 
 def _rows_at_a_time(size: int, rows: int) -> int:
