@@ -40,7 +40,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
 
     counts = count_corpus(settings)
     settings, choices = adapt(settings, counts.documents, counts.labels, counts.tokens)
-    settings, selected = planned_selection(settings)
+    settings, selected = planned_selection(settings, counts)
     choices += selected
     machines = choose_machines(settings, given.gpus, given.memory)
     rates, source = training_rates(settings, counts, machines, given.rate)

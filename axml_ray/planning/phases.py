@@ -19,8 +19,10 @@ from axml_ray.planning.machines import Machines, choose_machines
 from axml_ray.planning.memory import FLOAT, candidates_bytes, corpus_bytes, level_memory, main_memory
 from axml_ray.planning.shapes import LevelShape, level_shapes, network_shapes
 from axml_ray.planning.work import count_steps, forward_operations
+from axml_ray.runs.selection import planned_fits
 from axml_ray.settings import Experiment
 from axml_ray.settings.members import kinds
+from axml_ray.settings.presets import TRIED
 from axml_ray.tree.clustering import SUBTREE_TERMS
 
 TREE_BYTES, SUBTREE_BYTES, NODE_BYTES, STARTING_BYTES = 52, 64, 24, 24
@@ -94,6 +96,7 @@ def task_memory(settings: Experiment, counts: Counts, machines: Machines | None 
             costs = implementation.costs(settings, own, counts)
             needed[kind] = PROCESS_BYTES + costs.memory
             needed[f"{kind}, parts"] = PROCESS_BYTES + costs.part_memory
+    needed["choose members"] = max((needed[kind] for kind in settings.members.chosen if kind in TRIED), default=0)
     levels = [
         level_memory(
             settings, counts, shape,
@@ -130,7 +133,7 @@ class RunPhases:
 
     def all(self) -> tuple[Phase, ...]:
         """Return the phases in their order."""
-        return *self._corpus(), *self._members(), *self._networks(), *self._predictions()
+        return *self._corpus(), *self._choice(), *self._members(), *self._networks(), *self._predictions()
 
     @cached_property
     def cores(self) -> int:
@@ -203,6 +206,28 @@ class RunPhases:
                 moved=trees * 2 * TERM_BYTES * terms,
                 disk=trees * 2 * WORD_BYTES * self.counts.labels,
             )
+
+    def _choice(self) -> Iterator[Phase]:
+        if self.settings.preset != "auto":
+            return
+        rounds = planned_fits(self.settings, self.counts)
+        seconds = [[RunPhases(*fit, self.machines, None, None).fit_seconds for fit in fits] for fits in rounds]
+        if seconds:
+            yield Phase(
+                name="choose members",
+                memory=self.needed["choose members"],
+                processes=min(self.cores, max(map(len, seconds))),
+                seconds=sum(max(max(each), sum(each) / self.cores) for each in seconds),
+            )
+
+    @cached_property
+    def fit_seconds(self) -> float:
+        """Return the seconds of one core that fit the members without networks and rank the validation documents."""
+        features = matrix_entries(self.counts, self.settings.features) / COUNTED_PER_SECOND
+        ranked = self.counts.valid_documents
+        return features + sum(
+            count * (one.seconds + one.part_seconds + ranked * one.text_seconds) for count, one in self.costs.values()
+        )
 
     def _members(self) -> Iterator[Phase]:
         entries = matrix_entries(self.counts, self.settings.features)

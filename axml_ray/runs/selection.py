@@ -17,7 +17,8 @@ A fold is fitted by `fit_run`, as a run of its own whose corpus has other splits
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
@@ -30,6 +31,7 @@ from axml_ray.core.files import read_json, write_json
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.core.topk import TopK
+from axml_ray.corpus.counts import Counts, counts_of
 from axml_ray.corpus.store import Corpus, Split
 from axml_ray.ensemble.combiner import MemberWeights, Validation
 from axml_ray.ensemble.weights import MEASURED, FittedWeights, choose
@@ -99,17 +101,17 @@ def rank_held_out(job: Job) -> TopK:
         return ensemble.rank(fold.split("valid").tokens)
 
 
-def is_small(settings: Experiment, corpus: Corpus) -> bool:
+def is_small(counts: Counts) -> bool:
     """Return whether a run has at most `MOST_DOCUMENTS` training documents."""
-    return _documents(settings, corpus) <= MOST_DOCUMENTS
+    return counts.documents <= MOST_DOCUMENTS
 
 
-def values_to_try(settings: Experiment, corpus: Corpus) -> dict[str, dict[str, tuple[Any, ...]]]:
+def values_to_try(settings: Experiment, counts: Counts) -> dict[str, dict[str, tuple[Any, ...]]]:
     """Return the values to compare by kind of member and setting, without what the user gave or takes too long."""
-    if _documents(settings, corpus) < FEWEST_DOCUMENTS:
+    if counts.documents < FEWEST_DOCUMENTS:
         return {}
-    of_kinds = TRIED if is_small(settings, corpus) else TRIED_IF_LARGE
-    left_out = [*settings.given, *(["members.linear_tree.flat"] if corpus.trained > MOST_FLAT_LABELS else [])]
+    of_kinds = TRIED if is_small(counts) else TRIED_IF_LARGE
+    left_out = [*settings.given, *(["members.linear_tree.flat"] if counts.labels > MOST_FLAT_LABELS else [])]
     return {
         kind: {key: values for key, values in of_kinds[kind].items() if not is_given(key, left_out)}
         for kind in settings.members.chosen
@@ -117,29 +119,28 @@ def values_to_try(settings: Experiment, corpus: Corpus) -> dict[str, dict[str, t
     }
 
 
-def fits_weights(settings: Experiment, corpus: Corpus) -> bool:
+def fits_weights(settings: Experiment, counts: Counts) -> bool:
     """Return whether the weights of the kinds in `presets.TRIED` are fitted on training documents."""
     of_kinds = [kind for kind in settings.members.chosen if kind in TRIED]
     return (
-        FEWEST_DOCUMENTS <= _documents(settings, corpus) <= MOST_DOCUMENTS
-        and corpus.documents("valid") < ENOUGH_VALIDATION
+        FEWEST_DOCUMENTS <= counts.documents <= MOST_DOCUMENTS
+        and counts.valid_documents < ENOUGH_VALIDATION
         and settings.ensemble.combiner == "weighted"
         and len(of_kinds) > 1
         and not any(is_given(f"members.{kind}.weight", settings.given) for kind in of_kinds)
     )
 
 
-def is_needed(settings: Experiment, corpus: Corpus) -> bool:
+def is_needed(settings: Experiment, counts: Counts) -> bool:
     """Return whether there is anything to choose."""
-    return any(values_to_try(settings, corpus).values()) or fits_weights(settings, corpus)
+    return any(values_to_try(settings, counts).values()) or fits_weights(settings, counts)
 
 
-def settings_of_fits(settings: Experiment, corpus: Corpus) -> Experiment:
+def settings_of_fits(settings: Experiment, counts: Counts) -> Experiment:
     """Return the settings of the fits: of a larger corpus, those of one label tree on a sample."""
-    if is_small(settings, corpus):
+    if is_small(counts):
         return settings
-    enough = max(MOST_DOCUMENTS + 1, int(SAMPLE_WORDS / corpus.mean_words))
-    documents = min(_documents(settings, corpus), enough)
+    documents = min(counts.documents, max(MOST_DOCUMENTS + 1, int(SAMPLE_WORDS / counts.tokens)))
     settings = changed(changed(settings, "training.documents", documents), "ensemble.trees", 1)
     if settings.members.chosen["linear_tree"].cluster_size is not None:  # it does not read the networks' tree
         settings = changed(settings, "tree.kind", "random")
@@ -148,8 +149,31 @@ def settings_of_fits(settings: Experiment, corpus: Corpus) -> Experiment:
 
 def fold_for(settings: Experiment, corpus: Corpus, number: int) -> Fold:
     """Return a fold of the training documents of fits."""
-    folds = FOLDS if is_small(settings, corpus) else max(FOLDS, _documents(settings, corpus) // FOLD_DOCUMENTS)
+    folds = number_of_folds(min(corpus.documents("train"), settings.training.documents or sys.maxsize))
     return Fold(corpus.directory, corpus.manifest, settings.training.documents, folds, number)
+
+
+def number_of_folds(documents: int) -> int:
+    """Return the number of folds of some training documents."""
+    return FOLDS if documents <= MOST_DOCUMENTS else max(FOLDS, documents // FOLD_DOCUMENTS)
+
+
+def planned_fits(settings: Experiment, counts: Counts) -> list[list[tuple[Experiment, Counts]]]:
+    """Return the settings of the fits of `select`, as if the first values were the best ones, and sizes of their folds.
+
+    The fits of one list can run at the same time. The fold's sizes have the documents that are ranked as `valid`.
+    """
+    of_fits, weights = settings_of_fits(settings, counts), fits_weights(settings, counts)
+    documents = min(counts.documents, of_fits.training.documents or sys.maxsize)
+    ranked = documents // number_of_folds(documents)
+    fold = replace(counts, documents=documents - ranked, valid_documents=ranked)
+    held_out = HELD_OUT if is_small(counts) else 1
+    rounds = []
+    for kind, values_of in values_to_try(settings, counts).items():
+        tried = [_tried(of_fits, key, others)[1] for key, others in values_of.items()]
+        fits = [*tried[:1], *(others[1:] for others in tried[1:])] or [[of_fits]] * weights
+        rounds += [[(_alone(one, kind), fold) for one in each for _ in range(held_out)] for each in fits if each]
+    return rounds
 
 
 def select(settings: Experiment, corpus: Corpus, map_jobs: MapJobs = map) -> list[Choice]:
@@ -163,11 +187,12 @@ def select(settings: Experiment, corpus: Corpus, map_jobs: MapJobs = map) -> lis
     Returns:
         The settings that were compared, with the value that was chosen and the scores.
     """
-    if not is_needed(settings, corpus):
+    counts = counts_of(corpus, settings)
+    if not is_needed(settings, counts):
         return []
-    trials, weights = values_to_try(settings, corpus), fits_weights(settings, corpus)
-    held_out = range(HELD_OUT if is_small(settings, corpus) else 1)
-    of_fits = settings_of_fits(settings, corpus)
+    trials, weights = values_to_try(settings, counts), fits_weights(settings, counts)
+    held_out = range(HELD_OUT if is_small(counts) else 1)
+    of_fits = settings_of_fits(settings, counts)
     truth = Ragged.concatenate(fold_for(of_fits, corpus, number).split("valid").labels for number in held_out)
     documents = f"{len(truth):,} held-out training documents"
     choices, rankings = [], []
@@ -178,9 +203,7 @@ def select(settings: Experiment, corpus: Corpus, map_jobs: MapJobs = map) -> lis
         for key, others in values_of.items():
             if key == "features.lead_letters" and not of_fits.features.lead_words:
                 continue  # those of no words
-            values = [attrgetter(key)(of_fits)]
-            values += [value for value in others if value not in values]
-            tried = [changed(of_fits, key, value) for value in values]
+            values, tried = _tried(of_fits, key, others)
             ranked += _rank([_alone(one, kind) for one in tried[len(ranked) :]], held_out, map_jobs)
             quality = np.stack([ndcg_at(one.labels, truth.values, truth.offsets, MEASURED) for one in ranked])
             needed = FEATURE_GAIN if key.startswith("features.") else 0.0
@@ -200,9 +223,11 @@ def select(settings: Experiment, corpus: Corpus, map_jobs: MapJobs = map) -> lis
     return choices
 
 
-def _documents(settings: Experiment, corpus: Corpus) -> int:
-    """Return the number of training documents of the run."""
-    return min(corpus.documents("train"), settings.training.documents or sys.maxsize)
+def _tried(settings: Experiment, key: str, others: Iterable[Any]) -> tuple[list[Any], list[Experiment]]:
+    """Return the values of a setting that are compared, from that of some settings on, and the settings with each."""
+    values = [attrgetter(key)(settings)]
+    values += [value for value in others if value not in values]
+    return values, [changed(settings, key, value) for value in values]
 
 
 def _alone(settings: Experiment, kind: str) -> Experiment:
@@ -248,14 +273,12 @@ def open_selection(settings: Experiment, corpus: Corpus) -> list[Choice] | None:
         return None
 
 
-def planned_selection(settings: Experiment) -> tuple[Experiment, list[Choice]]:
+def planned_selection(settings: Experiment, counts: Counts) -> tuple[Experiment, list[Choice]]:
     """Return the settings with the choices of a run, and these; before it starts, a row that says what will come."""
-    try:
-        corpus = Corpus.open(settings.corpus_directory)
-    except SettingsError:
-        return settings, []
-    choices = open_selection(settings, corpus)
-    if choices is None and settings.preset == "auto" and is_needed(settings, corpus):
+    choices = None
+    with suppress(SettingsError):  # the corpus is not prepared yet
+        choices = open_selection(settings, Corpus.open(settings.corpus_directory))
+    if choices is None and settings.preset == "auto" and is_needed(settings, counts):
         row = Choice("members", "when training starts", "by training documents that are held out")
         return settings, [row]
     return with_choices(settings, choices or []), choices or []

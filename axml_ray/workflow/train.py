@@ -43,7 +43,7 @@ from axml_ray.runs.run import Run
 from axml_ray.runs.run_record import RunRecord
 from axml_ray.runs.selection import is_needed, keep_selection, open_selection, select, selection_key
 from axml_ray.settings import Experiment, adapt, stored, with_choices
-from axml_ray.settings.presets import SMALL_DOCUMENTS, TRIED
+from axml_ray.settings.presets import SMALL_DOCUMENTS
 from axml_ray.tracking.kinds import check_installed
 from axml_ray.tracking.tracked_run import scores_of, track
 from axml_ray.workflow.evaluate import evaluate, pairs_to_leave_out, read_phase_seconds
@@ -220,15 +220,14 @@ def selected(settings: Experiment, corpus: Corpus) -> Experiment:
 
     Fits are Ray tasks. Their results are kept in the run's directory, and used when the run is started again.
     """
-    if not is_needed(settings, corpus):
+    counts = counts_of(corpus, settings)
+    if not is_needed(settings, counts):
         return settings
     choices = open_selection(settings, corpus)
     if choices is None:
         connect()
         with phase("choose members"), Heartbeat("ranking held-out training documents"):
-            needed = task_memory(settings, counts_of(corpus, settings))
-            memory = max(needed[kind] for kind in settings.members.chosen if kind in TRIED)
-            choices = select(settings, corpus, maps_in_tasks(memory))
+            choices = select(settings, corpus, maps_in_tasks(task_memory(settings, counts)["choose members"]))
         keep_selection(RunLayout(settings.run_directory), selection_key(settings, corpus), choices)
     for choice in choices:
         log.info("auto: %s = %s (%s)", choice.key, choice.value, choice.reason)

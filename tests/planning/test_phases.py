@@ -3,6 +3,7 @@
 import ast
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -83,6 +84,17 @@ def test_a_run_of_a_small_corpus_needs_little_more_than_empty_processes() -> Non
         assert PROCESS_BYTES < needed[kind] < PROCESS_BYTES + 1.3 * GIB, kind
     assert predictor_bytes(7) == PREDICTOR_BYTES + 7
     assert report_bytes(7, 1_000_000) > predictor_bytes(7)
+
+
+def test_what_auto_tries_is_a_phase_on_all_cores() -> None:
+    seconds = []
+    for preset, cores in (("auto", 1), ("auto", 2), ("auto", 4), ("recommended", 4)):
+        settings = expected(15_000, 45_000, preset=preset)
+        machines = replace(choose_machines(settings, None, None), shared=True, units=cores)
+        phases = make_plan(settings, count_corpus(settings), machines).phases
+        seconds.append(sum(phase.seconds or 0.0 for phase in phases if phase.name == "choose members"))
+    one, two, four, none = seconds
+    assert one / 2 <= two < one and one / 4 <= four <= two and none == 0
 
 
 def test_memory_that_was_measured() -> None:

@@ -8,6 +8,7 @@ import pytest
 from tiny_corpus import DOCUMENTS, experiment, write_corpus
 
 from axml_ray.core.run_layout import RunLayout
+from axml_ray.corpus.counts import counts_of
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.metrics.metrics import ndcg_at
 from axml_ray.runs import selection
@@ -17,10 +18,12 @@ from axml_ray.runs.selection import (
     Fold,
     Job,
     fits_weights,
+    fold_for,
     fold_of,
     is_needed,
     keep_selection,
     open_selection,
+    planned_fits,
     planned_selection,
     rank_held_out,
     select,
@@ -112,26 +115,52 @@ def test_a_better_value_is_taken_and_a_given_one_kept(
 def test_what_is_chosen_depends_on_the_size(
     corpus: Corpus, settings: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    counts = counts_of(corpus, settings)
+
     def tried() -> list[str]:
-        return [key for values in values_to_try(settings, corpus).values() for key in values]
+        return [key for values in values_to_try(settings, counts).values() for key in values]
 
     everything = [key for values in TRIED.values() for key in values]
-    assert tried() == everything and fits_weights(settings, corpus)
+    assert tried() == everything and fits_weights(settings, counts)
     with monkeypatch.context() as patch:
         patch.setattr(selection, "ENOUGH_VALIDATION", 24)
-        assert tried() == everything and not fits_weights(settings, corpus)
+        assert tried() == everything and not fits_weights(settings, counts)
         assert {choice.key for choice in select(settings, corpus)} == set(everything)
     with monkeypatch.context() as patch:
         patch.setattr(selection, "MOST_DOCUMENTS", 299)
-        assert tried() == list(TRIED_IF_LARGE["linear_tree"]) and not fits_weights(settings, corpus)
-        assert is_needed(settings, corpus)
-        assert not is_needed(settings.model_copy().with_given({"members.linear_tree", "features"}), corpus)
+        assert tried() == list(TRIED_IF_LARGE["linear_tree"]) and not fits_weights(settings, counts)
+        assert is_needed(settings, counts)
+        assert not is_needed(settings.model_copy().with_given({"members.linear_tree", "features"}), counts)
         patch.setattr(selection, "MOST_FLAT_LABELS", corpus.trained - 1)
         assert tried() == [key for key in TRIED_IF_LARGE["linear_tree"] if not key.endswith("flat")]
         networks = changed(settings, "members", members_model()(network_tree={"weight": 1.0}))
-        assert not is_needed(networks, corpus)
+        assert not is_needed(networks, counts)
     for fewer in (changed(settings, "training.documents", 99), settings):
-        assert is_needed(fewer, corpus) == (fewer is settings)
+        assert is_needed(fewer, counts_of(corpus, fewer)) == (fewer is settings)
+
+
+@pytest.mark.parametrize("most", [1_000, 199])
+@pytest.mark.parametrize("given", [(), ("members.linear_tree",)])
+def test_the_planned_fits_are_those_of_a_selection(
+    corpus: Corpus, settings: Experiment, monkeypatch: pytest.MonkeyPatch, most: int, given: tuple[str, ...]
+) -> None:
+    """A value that turns out to be better than the first changes settings of later fits, but not their number."""
+    monkeypatch.setattr(selection, "MOST_DOCUMENTS", most)
+    monkeypatch.setattr(selection, "FEATURE_GAIN", -1.0)  # so that letters of leading words are tried
+    settings, rounds = settings.with_given(given), []
+
+    def recorded(work, jobs):
+        rounds.append(jobs)
+        return map(work, jobs)
+
+    planned = planned_fits(settings, counts_of(corpus, settings))
+    select(settings, corpus, recorded)
+    assert [len(fits) for fits in planned] == [len(jobs) for jobs in rounds]
+    if rounds:
+        assert [fit for fit, _ in planned[0]] == [fit for fit, _ in rounds[0]]
+        fold = fold_for(rounds[0][0][0], corpus, 0)
+        assert len(fold.split("valid")) == pytest.approx(planned[0][0][1].valid_documents, abs=1)
+        assert len(fold.split("train")) == pytest.approx(planned[0][0][1].documents, abs=1)
 
 
 def test_a_large_corpus_is_sampled(corpus: Corpus, settings: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,10 +169,11 @@ def test_a_large_corpus_is_sampled(corpus: Corpus, settings: Experiment, monkeyp
     monkeypatch.setattr(selection, "FOLD_DOCUMENTS", 25)
     monkeypatch.setitem(selection.TRIED_IF_LARGE, "linear_tree", {"members.linear_tree.cost": (1.0,)})
     settings = changed(settings, "members.linear_tree.cost", 1e-6)
+    counts = counts_of(corpus, settings)
     words = int(corpus.split("train").tokens.lengths.sum())
     for share, documents in {2.0: DOCUMENTS["train"], 0.8: round(0.8 * DOCUMENTS["train"]), 0.1: 200}.items():
         monkeypatch.setattr(selection, "SAMPLE_WORDS", round(share * words))
-        fits = settings_of_fits(settings, corpus)
+        fits = settings_of_fits(settings, counts)
         assert fits.training.documents == pytest.approx(documents, abs=1) and fits.ensemble.trees == 1
         jobs: list[Job] = []
 
@@ -157,7 +187,8 @@ def test_a_large_corpus_is_sampled(corpus: Corpus, settings: Experiment, monkeyp
         train = corpus.split("train").part(fits.training.documents)
         held_out = int((fold_of(train.tokens, fits.training.documents // 25) == 0).sum())
         assert cost.reason.startswith(f"nDCG@5 of {held_out} held-out") and 20 <= held_out <= 30
-    assert settings_of_fits(changed(settings, "training.documents", 210), corpus).training.documents <= 210
+    fewer = changed(settings, "training.documents", 210)
+    assert settings_of_fits(fewer, counts_of(corpus, fewer)).training.documents <= 210
 
 
 def test_features_have_to_gain_more_and_are_those_of_later_trials(
@@ -191,10 +222,11 @@ def test_features_have_to_gain_more_and_are_those_of_later_trials(
 def test_stored_choices_are_of_the_same_settings_and_corpus(corpus: Corpus, settings: Experiment) -> None:
     choices = [Choice("members.linear_tree.flat", True, "why"), Choice("members.knn.neighbours", 50, "why")]
     assert open_selection(settings, corpus) is None
-    planned, [row] = planned_selection(settings)
+    counts = counts_of(corpus, settings)
+    planned, [row] = planned_selection(settings, counts)
     assert planned == settings and row.key == "members"
     keep_selection(RunLayout(settings.run_directory), selection_key(settings, corpus), choices)
-    planned, rows = planned_selection(settings)
+    planned, rows = planned_selection(settings, counts)
     assert open_selection(settings, corpus) == rows == choices
     assert planned.members.linear_tree.flat and planned.members.knn.neighbours == 50
     assert open_selection(changed(settings, "members.linear_tree.cost", 2.0), corpus) is None
