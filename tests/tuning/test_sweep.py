@@ -54,8 +54,8 @@ def sweep(home: Path) -> Sweep:
     return Sweep(settings=settings, space=space, name="rates", trials=3, part=0.5, search="random", at_once=1)
 
 
-def workers() -> list[str]:
-    """What Ray's processes of this test that run a trial, a tree or a worker are called."""
+def workers() -> dict[int, str]:
+    """What Ray's processes of this test that run a trial, a tree or a worker are called, by number."""
     parents, names = {}, {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
@@ -71,7 +71,7 @@ def workers() -> list[str]:
             pid = parents[pid]
         return pid == os.getpid()
 
-    return [name for pid, name in names.items() if is_ours(pid)]
+    return {pid: name for pid, name in names.items() if is_ours(pid)}
 
 
 def test_a_trial_finishes_one_is_stopped_one_fails_and_nothing_is_left(
@@ -79,6 +79,11 @@ def test_a_trial_finishes_one_is_stopped_one_fails_and_nothing_is_left(
 ) -> None:
     import ray
 
+    def free_cpus() -> float:
+        return ray.available_resources().get("CPU", 0.0)
+
+    # Tests before this one may have left an actor of Ray Train, which ends with this process.
+    others, free = workers().keys(), free_cpus()
     with caplog.at_level(logging.INFO, "axml_ray.tuning"):
         good, poor, mad = run_sweep(sweep, corpus)
     assert [trial.state for trial in (good, poor, mad)] == ["finished", "stopped", "failed"]
@@ -104,10 +109,10 @@ def test_a_trial_finishes_one_is_stopped_one_fails_and_nothing_is_left(
     assert (sweep.directory / "trials" / "002" / "tensorboard").is_dir()
     assert len(points(trial / "tree-0" / "tensorboard" / "level-2")["valid_nDCG@5"]) == 18
     end = time.monotonic() + 60
-    while (workers() or ray.available_resources().get("CPU") != 2) and time.monotonic() < end:
+    while (workers().keys() - others or free_cpus() < free) and time.monotonic() < end:
         time.sleep(0.2)
-    assert workers() == []
-    assert ray.available_resources()["CPU"] == 2
+    assert workers().keys() <= others
+    assert free_cpus() >= free > 0
     assert write_outcome(sweep, corpus, [good, poor, mad]) == good
 
 
