@@ -194,13 +194,14 @@ def test_a_hung_replica_is_replaced_within_half_a_minute(
                 os.kill(hung, signal.SIGSTOP)
             else:
                 (tmp_path / "hang").touch()
-            assert ask() == (500 if how == "failed GPU" else 0)
+            # The error comes at once, or later on a busy machine; a hung replica gives no answer at all.
+            assert ask(SECONDS) == 500 if how == "failed GPU" else ask() == 0
             while ask() != 200 or (how == "failed GPU" and Path(f"/proc/{hung}").exists()):
                 assert time.monotonic() - began < 25 + start_s
         finally:
             with suppress(ProcessLookupError):
                 os.kill(hung, signal.SIGKILL)
-        assert ask() == 200
+        assert ask(SECONDS) == 200
 
 
 @pytest.mark.fault("failed roll-out", "serving")
