@@ -226,7 +226,8 @@ def selected(settings: Experiment, corpus: Corpus) -> Experiment:
     choices = open_selection(settings, corpus)
     if choices is None:
         connect()
-        with phase("choose members"), Heartbeat("ranking held-out training documents"):
+        times = PhaseTimes(Run(settings, corpus))
+        with times.measured("choose members"), Heartbeat("ranking held-out training documents"):
             choices = select(settings, corpus, maps_in_tasks(task_memory(settings, counts)["choose members"]))
         keep_selection(RunLayout(settings.run_directory), selection_key(settings, corpus), choices)
     for choice in choices:

@@ -6,10 +6,12 @@ import pytest
 import synthetic
 
 from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import read_json
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.runs.run import Run
 from axml_ray.settings import SPLITS, Experiment, changed
 from axml_ray.settings.configuration import load
+from axml_ray.settings.presets import TRIED
 from axml_ray.workflow.train import adapted, prepare_corpus, run, small_corpus_warning
 
 MINE = Path(__file__).parents[2] / "configs" / "mine.yaml"
@@ -23,7 +25,8 @@ def mine(directory: Path, preset: str) -> Experiment:
     return load(MINE, preset=preset, runs=directory / "runs", corpora=directory / "corpora", corpus=corpus)
 
 
-def test_the_preset_adapts_to_few_texts(ray_cluster: None, tmp_path: Path) -> None:
+def test_the_preset_adapts_to_few_texts(ray_cluster: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("axml_ray.runs.selection.FEWEST_DOCUMENTS", 100)  # members are chosen of these few texts, too
     corpus = prepare_corpus(mine(tmp_path, "recommended"))
     documents = {split: corpus.documents(split) for split in SPLITS}
     assert sum(documents.values()) == 240 and 10 < documents["test"] < 40
@@ -40,6 +43,11 @@ def test_the_preset_adapts_to_few_texts(ray_cluster: None, tmp_path: Path) -> No
     assert metrics["documents"] == documents["test"]
     assert sum(metrics["combiner"]["weights"].values()) == pytest.approx(1)
     assert metrics["combiner"]["documents"] == documents["valid"]
+    chosen = read_json(RunLayout(settings.run_directory).selection)["choices"]
+    assert {choice["key"] for choice in chosen} > {key for values in TRIED.values() for key in values}
+    assert list(metrics["seconds"])[:2] == ["prepare", "choose members"]
+    # A run that is started again chooses no more, and counts the time of the first start.
+    assert run(settings)["seconds"]["choose members"] == metrics["seconds"]["choose members"] > 0
     # A change that is refused leaves the corpus as it is.
     before = RunLayout(settings.run_directory).settings.read_bytes()
     with pytest.raises(SettingsError, match=r"other settings \(corpus\.max_tokens\)"):
