@@ -60,11 +60,15 @@ def reservable_memory(needed: float, processes: int = 1, resources: Mapping[str,
     return int(memory)
 
 
-def memory_of_part(needed: float) -> int:
+def memory_of_part(needed: float, node: str | None = None) -> int:
     """Return the bytes to reserve for each of the tasks that the caller will wait for: `needed`, or less.
 
     A task that waits gives back its CPU, but not its memory. So its own tasks must fit in addition to all that is
     reserved now, or tasks that wait for theirs could keep each other from ending.
+
+    Args:
+        needed: bytes that a task needs.
+        node: id of the node on which the tasks run; by default any node.
     """
     import ray
 
@@ -73,7 +77,8 @@ def memory_of_part(needed: float) -> int:
 
     most, context = largest_node("memory"), ray.get_runtime_context()
     if context.worker.mode == ray.WORKER_MODE:
-        free = (node.get("memory", 0.0) for node in available_resources_per_node().values())
+        nodes = available_resources_per_node()
+        free = (nodes[each].get("memory", 0.0) for each in nodes if node in (None, each))
         # What the caller itself has reserved may not have been counted yet.
         most = min(max(free, default=0.0), most - context.get_assigned_resources().get("memory", 0.0))
     return int(max(0.0, min(needed, MOST_OF_NODE * most)))

@@ -7,7 +7,7 @@ from itertools import pairwise
 from axml_ray.corpus.counts import Counts
 from axml_ray.members.featurizer import COUNTED_PER_SECOND, COUNTING_BYTES, FEATURE_BYTES, WORD_BYTES
 from axml_ray.members.label_clusters import CLUSTERED_PER_SECOND
-from axml_ray.members.linear_fit import FEW_RANGES, MOST_MARGINS, MOST_VIOLATING, RANGE_ROWS, SAMPLED, SIMILAR
+from axml_ray.members.linear_fit import FEW_RANGES, MOST_MARGINS, MOST_VIOLATING, SAMPLED, SIMILAR, rows_of_range
 from axml_ray.members.member import FitCosts
 
 CLUSTERING_BYTES, COLLECTING_BYTES, NODE_BYTES = 36, 48, 40
@@ -46,7 +46,7 @@ def range_costs(sizes: Sequence[int], terms: float, entries: int, counts: Counts
         + max(_siblings_bytes(above, below, entries, counts) for above, below in pairwise((1, *sizes)))
     )
     rows = [3 * min(pairs, counts.documents * size) + (SIMILAR + SAMPLED) * size for size in sizes]
-    parts = [-(-of_level // RANGE_ROWS) for of_level in rows]
+    parts = [-(-of_level // rows_of_range(sum(rows))) for of_level in rows]
     is_divided = sum(parts) > FEW_RANGES
     seconds = entries / COUNTED_PER_SECOND
     if terms:

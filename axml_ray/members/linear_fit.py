@@ -11,7 +11,7 @@ documents in a fraction of the time (docs/LOG.md). Nodes are fitted one after th
 in several threads.
 
 With millions of labels, the classifiers of a tree take hours and more memory than a process should have. So each range
-of nodes with about `RANGE_ROWS` rows of working sets is fitted by a call of its own, which reads the features from a
+of nodes with about as many rows of working sets is fitted by a call of its own, which reads the features from a
 memory-mapped file and writes its classifiers into one of its own. The calls can be tasks on any machine; one that is
 killed costs its own range. In the end, the files are copied one after the other into that of the tree.
 
@@ -50,9 +50,10 @@ SMALLEST_WEIGHT = 0.1
 """Weights of a smaller absolute value are dropped."""
 MOST_MARGINS = 1 << 24
 """Largest number of margins, and of weights, of siblings that are in memory at a time."""
-RANGE_ROWS, FEW_RANGES = 1 << 20, 8
-"""Rows of working sets in a range of nodes, which takes seconds to minutes; so few ranges are fitted by the calling
-process, as starting tasks would take longer."""
+RANGE_ROWS, RANGES, FEW_RANGES = (1 << 18, 1 << 20), 16, 4
+"""Least and largest number of rows of working sets in a range of nodes, which takes seconds to minutes; the number of
+ranges of a tree that is between them; and the number of ranges that are fitted by the calling process, as starting
+tasks would take longer."""
 PARTS = ("values", "words", "offsets")
 """The arrays of a level's classifiers in a file: weights, their features, and where each classifier begins."""
 ABOUT = {"format": "axml-ray fit of linear classifiers", "version": "1"}
@@ -102,10 +103,11 @@ class LinearFit:
         return cls(tree, rows, documents)
 
     def ranges(self) -> Iterator[NodeRange]:
-        """Yield ranges of nodes whose working sets have about `RANGE_ROWS` rows together."""
-        for level, documents in enumerate(self.documents, start=1):
-            rows = np.cumsum(3 * documents.lengths + SIMILAR + SAMPLED)
-            cuts = np.searchsorted(rows, np.arange(RANGE_ROWS, rows[-1], RANGE_ROWS)) + 1
+        """Yield ranges of nodes whose working sets have about as many rows together."""
+        levels = [np.cumsum(3 * documents.lengths + SIMILAR + SAMPLED) for documents in self.documents]
+        step = rows_of_range(sum(int(rows[-1]) for rows in levels))
+        for level, rows in enumerate(levels, start=1):
+            cuts = np.searchsorted(rows, np.arange(step, rows[-1], step)) + 1
             starts = np.unique([0, *cuts, len(rows)]).tolist()
             yield from (NodeRange(level, *ends) for ends in pairwise(starts))
 
@@ -150,6 +152,12 @@ class LinearFit:
         )
         documents = [Ragged(arrays[f"documents.{level}"], arrays[f"documents.offsets.{level}"]) for level in levels]
         return cls(tree, rows, documents)
+
+
+def rows_of_range(rows: int) -> int:
+    """Return the number of rows of working sets in a range of nodes, given that of all nodes of a tree."""
+    least, most = RANGE_ROWS
+    return min(most, max(least, rows // RANGES))
 
 
 def fit_ranges(

@@ -96,7 +96,9 @@ def task_memory(settings: Experiment, counts: Counts, machines: Machines | None 
             costs = implementation.costs(settings, own, counts)
             needed[kind] = PROCESS_BYTES + costs.memory
             needed[f"{kind}, parts"] = PROCESS_BYTES + costs.part_memory
-    needed["choose members"] = max((needed[kind] for kind in settings.members.chosen if kind in TRIED), default=0)
+    tried = [kind for kind in settings.members.chosen if kind in TRIED]
+    for part in ("", ", parts"):
+        needed[f"choose members{part}"] = max((needed[f"{kind}{part}"] for kind in tried), default=0)
     levels = [
         level_memory(
             settings, counts, shape,
@@ -210,24 +212,27 @@ class RunPhases:
     def _choice(self) -> Iterator[Phase]:
         if self.settings.preset != "auto":
             return
-        rounds = planned_fits(self.settings, self.counts)
-        seconds = [[RunPhases(*fit, self.machines, None, None).fit_seconds for fit in fits] for fits in rounds]
-        if seconds:
+        rounds, seconds = planned_fits(self.settings, self.counts), 0.0
+        for fits in rounds:
+            runs = [RunPhases(*fit, self.machines, None, None) for fit in fits]
+            # That of the longest fit on all cores, if this is longer than all fits on a core each.
+            longest = max(run.fit_seconds(self.cores) for run in runs)
+            seconds += max(longest, sum(run.fit_seconds(1) for run in runs) / self.cores)
+        if rounds:
             yield Phase(
                 name="choose members",
                 memory=self.needed["choose members"],
-                processes=min(self.cores, max(map(len, seconds))),
-                seconds=sum(max(max(each), sum(each) / self.cores) for each in seconds),
+                processes=min(self.cores, max(map(len, rounds))),
+                seconds=seconds,
             )
 
-    @cached_property
-    def fit_seconds(self) -> float:
-        """Return the seconds of one core that fit the members without networks and rank the validation documents."""
-        features = matrix_entries(self.counts, self.settings.features) / COUNTED_PER_SECOND
-        ranked = self.counts.valid_documents
-        return features + sum(
-            count * (one.seconds + one.part_seconds + ranked * one.text_seconds) for count, one in self.costs.values()
-        )
+    def fit_seconds(self, cores: int) -> float:
+        """Return the seconds in which cores fit the members without networks and rank the validation documents."""
+        seconds = matrix_entries(self.counts, self.settings.features) / COUNTED_PER_SECOND
+        for count, one in self.costs.values():
+            ranked = self.counts.valid_documents * one.text_seconds
+            seconds += count * (one.seconds + one.part_seconds / min(cores, one.parts or 1) + ranked)
+        return seconds
 
     def _members(self) -> Iterator[Phase]:
         entries = matrix_entries(self.counts, self.settings.features)

@@ -3,6 +3,8 @@
 Ray tasks call these functions, and so can a notebook or a test.
 """
 
+from dataclasses import replace
+
 from axml_ray.ensemble.calibration import Calibration
 from axml_ray.ensemble.combiner import Mean, Validation, combiner_class, out_of_fold
 from axml_ray.ensemble.ensemble import Ensemble
@@ -14,11 +16,12 @@ from axml_ray.tree.kinds import build_tree
 from axml_ray.tree.label_tree import LabelTree
 
 
-def fit_run(run: Run) -> Ensemble:
+def fit_run(run: Run, parallel_map: MapFunction = map) -> Ensemble:
     """Fit all parts that are missing, one after the other: label trees, featurizer, members, combiner.
 
     Args:
         run: a run with a prepared corpus.
+        parallel_map: maps parts of the fit of a member.
     """
     for number in range(run.settings.ensemble.trees):
         if not run.has_tree(number):
@@ -27,7 +30,7 @@ def fit_run(run: Run) -> Ensemble:
         fit_features(run)
     for spec in run.members:
         if not spec.is_fitted:
-            spec.implementation.fit(spec, run.prepare_fit(spec))
+            spec.implementation.fit(spec, replace(run.prepare_fit(spec), parallel_map=parallel_map))
             spec.mark_fitted()
     if not run.has_combiner():
         valid = run.corpus.split("valid")

@@ -41,6 +41,7 @@ from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment, changed, fingerprint, with_choices
 from axml_ray.settings.members import kinds
 from axml_ray.settings.presets import MOST_FLAT_LABELS, TRIED, TRIED_IF_LARGE, Choice, is_given
+from axml_ray.tree.halving import MapFunction
 
 FEWEST_DOCUMENTS, MOST_DOCUMENTS, ENOUGH_VALIDATION = 1_000, 20_000, 1_000
 """Least number of training documents of a selection, largest number of a small corpus, and number of validation
@@ -91,13 +92,17 @@ Job = tuple[Experiment, int]
 MapJobs = Callable[[Callable[[Job], TopK], Iterable[Job]], Iterator[TopK]]
 
 
-def rank_held_out(job: Job) -> TopK:
-    """Fit the members of some settings on all folds but one, and rank the documents of that one by their mean."""
+def rank_held_out(job: Job, parallel_map: MapFunction = map) -> TopK:
+    """Fit the members of some settings on all folds but one, and rank the documents of that one by their mean.
+
+    `parallel_map` maps parts of the fit of a member over processes that see temporary files of this one.
+    """
     settings, number = job
     corpus = Corpus.open(settings.corpus_directory)
     fold = fold_for(settings, corpus, number)
     with tempfile.TemporaryDirectory() as directory:
-        ensemble = fit_run(Run(settings.model_copy(update={"runs": Path(directory), "continue_from": None}), fold))
+        run = Run(settings.model_copy(update={"runs": Path(directory), "continue_from": None}), fold)
+        ensemble = fit_run(run, parallel_map)
         return ensemble.rank(fold.split("valid").tokens)
 
 

@@ -7,7 +7,7 @@ with other settings is refused.
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -18,7 +18,7 @@ import yaml
 from axml_ray.cluster.connection import connect
 from axml_ray.cluster.failures import recorded_failures
 from axml_ray.cluster.shared_state import check_nodes_see
-from axml_ray.cluster.tasks import maps_in_tasks
+from axml_ray.cluster.tasks import map_in_tasks, maps_on_node
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import check_fences, remove_directory, whole_file, write_json
 from axml_ray.core.lease import own
@@ -41,7 +41,7 @@ from axml_ray.runs.continuation import check_corpora, check_trained, describe_co
 from axml_ray.runs.fitting import fit_combiner
 from axml_ray.runs.run import Run
 from axml_ray.runs.run_record import RunRecord
-from axml_ray.runs.selection import is_needed, keep_selection, open_selection, select, selection_key
+from axml_ray.runs.selection import Job, is_needed, keep_selection, open_selection, select, selection_key
 from axml_ray.settings import Experiment, adapt, stored, with_choices
 from axml_ray.settings.presets import SMALL_DOCUMENTS
 from axml_ray.tracking.kinds import check_installed
@@ -226,9 +226,15 @@ def selected(settings: Experiment, corpus: Corpus) -> Experiment:
     choices = open_selection(settings, corpus)
     if choices is None:
         connect()
-        times = PhaseTimes(Run(settings, corpus))
+        needed, times = task_memory(settings, counts), PhaseTimes(Run(settings, corpus))
+        # A fit's files are on a disk of its node, so its parts run there.
+        parts = maps_on_node(needed["choose members, parts"])
+
+        def fits(rank: Callable[..., TopK], jobs: Iterable[Job]) -> Iterator[TopK]:
+            return map_in_tasks(rank, jobs, needed["choose members"], parallel_map=parts)
+
         with times.measured("choose members"), Heartbeat("ranking held-out training documents"):
-            choices = select(settings, corpus, maps_in_tasks(task_memory(settings, counts)["choose members"]))
+            choices = select(settings, corpus, fits)
         keep_selection(RunLayout(settings.run_directory), selection_key(settings, corpus), choices)
     for choice in choices:
         log.info("auto: %s = %s (%s)", choice.key, choice.value, choice.reason)

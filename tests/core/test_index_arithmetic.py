@@ -14,7 +14,7 @@ from scipy import sparse
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.topk import TopK
 from axml_ray.evaluation.metrics.rankings import hits, labels_without, rank_without
-from axml_ray.members.linear_fit import RANGE_ROWS, LinearFit
+from axml_ray.members.linear_fit import LinearFit, rows_of_range
 from axml_ray.members.name_trie import Pairs, Trie
 from axml_ray.network.candidate_selection import Candidates
 from axml_ray.network.label_table import LabelTable
@@ -113,7 +113,7 @@ def test_ranges_of_nodes_with_many_documents() -> None:
     tree = object.__new__(LabelTree)
     fit = LinearFit(tree, sparse.csr_matrix((1, 1), dtype=np.float32), [documents])
     ranges = list(fit.ranges())
-    assert NODES > RANGE_ROWS and len(ranges) == nodes  # one node each
+    assert rows_of_range(nodes * NODES) < NODES and len(ranges) == nodes  # one node each
     assert ranges[-1].last == nodes
 
 

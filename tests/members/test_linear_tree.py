@@ -173,7 +173,7 @@ def test_ranges_of_nodes_give_the_same_and_an_interrupted_fit_goes_on(
 ) -> None:
     features, train = linear.featurizer, Split(TOKENS, TRUTH)
     write(tmp_path / "whole", linear.tree, train, features)
-    monkeypatch.setattr(linear_fit, "RANGE_ROWS", 1_500)  # three nodes
+    monkeypatch.setattr(linear_fit, "RANGE_ROWS", (1_500, 1_500))  # three nodes
     monkeypatch.setattr(linear_fit, "FEW_RANGES", 0)
     directory = tmp_path / "ranges"
 

@@ -1,16 +1,22 @@
 """Choice of members' settings by held-out training documents. Run: pytest tests/runs/test_selection.py"""
 
+import os
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from tiny_corpus import DOCUMENTS, experiment, write_corpus
 
 from axml_ray.core.run_layout import RunLayout
+from axml_ray.core.topk import TopK
 from axml_ray.corpus.counts import counts_of
 from axml_ray.corpus.store import Corpus
 from axml_ray.evaluation.metrics.metrics import ndcg_at
+from axml_ray.members import linear_fit
 from axml_ray.runs import selection
 from axml_ray.runs.selection import (
     FOLDS,
@@ -34,6 +40,7 @@ from axml_ray.runs.selection import (
 from axml_ray.settings import Experiment, changed, with_choices
 from axml_ray.settings.members import members_model
 from axml_ray.settings.presets import TRIED, TRIED_IF_LARGE, Choice
+from axml_ray.tree.halving import MapFunction
 
 MEMBERS = {"network_tree": {"weight": 0.5}, "linear_tree": {"weight": 0.35, "cost": 4}, "knn": {"weight": 0.15}}
 
@@ -74,6 +81,34 @@ def test_held_out_documents_are_ranked(corpus: Corpus, settings: Experiment, kin
     train = corpus.split("train")
     truth = train.labels.take(np.flatnonzero(fold_of(train.tokens, FOLDS) == 1))
     assert ndcg_at(ranking.labels, truth.values, truth.offsets, 5).mean() > 0.7  # each label has a word of its own
+
+
+def test_the_parts_of_a_fit_are_tasks_on_its_node(ray_cluster: None, corpus: Corpus, settings: Experiment) -> None:
+    """They read the fit's files, which lie on a disk of the node."""
+    from axml_ray.cluster.tasks import map_in_tasks, maps_on_node
+
+    def in_parts(job: Job, parallel_map: MapFunction) -> tuple[TopK, list[int]]:
+        processes: list[int] = []
+
+        def recorded(work: Callable[[Any], Any], parts: Iterable[Any]) -> Iterator[Any]:
+            yield from (processes.append(process) for process in parallel_map(partial(process_of, work), parts))
+
+        with pytest.MonkeyPatch.context() as patch:  # in the task's process, which others may use after it
+            patch.setattr(linear_fit, "RANGE_ROWS", (1_500, 1_500))  # three nodes
+            return rank_held_out(job, recorded), [*processes, os.getpid()]
+
+    def process_of(work: Callable[[Any], Any], part: Any) -> int:
+        work(part)
+        return os.getpid()
+
+    for other in ("network_tree", "knn"):
+        settings = changed(settings, f"members.{other}.weight", 0.0)
+    job, memory = (changed(settings, "ensemble.combiner", "mean"), 1), 1 << 20
+    [(ranking, [*processes, own])] = map_in_tasks(in_parts, [job], memory, parallel_map=maps_on_node(memory))
+    assert len(processes) > 4 and own not in processes
+    expected = rank_held_out(job)
+    np.testing.assert_array_equal(ranking.labels, expected.labels)
+    np.testing.assert_array_equal(ranking.scores, expected.scores)
 
 
 def test_choices_are_among_the_values_and_keep_the_networks_weight(corpus: Corpus, settings: Experiment) -> None:
