@@ -12,6 +12,7 @@ have a table of their own and are never in README.md.
 
 import argparse
 import json
+import math
 import re
 import sys
 from collections.abc import Iterator
@@ -46,8 +47,6 @@ HERE = "run for this project; no result file was kept"
 LIBMULTILABEL, ANNIF = "published by LibMultiLabel", "published by Annif for SemEval-2025 task 5"
 PUBLISHED: dict[str, list[tuple[str, Scores, str]]] = {
     "eurlex57k": [
-        ("omikuji 0.5.2, Parabel, three trees", {"P@1": 91.10, "P@3": 81.76, "P@5": 68.81}, HERE),
-        ("omikuji 0.5.2, Bonsai, three trees", {"P@1": 90.90, "P@3": 81.76, "P@5": 69.03}, HERE),
         ("LibMultiLabel, 15 linear trees", {"P@1": 91.25, "P@5": 68.34}, LIBMULTILABEL),
         ("LibMultiLabel, BERT", {"P@1": 90.42, "P@5": 67.27, "RP@5": 77.94, "nDCG@5": 80.63}, LIBMULTILABEL),
         (
@@ -111,7 +110,7 @@ COMMANDS = {
 
 README_ROWS = {
     "eurlex4k_partial": ("omikuji 0.5.2, bonsai", "napkinxc 0.7.2, one_vs_all", "axml-ray, 3 trees, auto"),
-    "eurlex57k": ("omikuji 0.5.2, Bonsai", "BERT-LWAN", "axml-ray, 3 trees"),
+    "eurlex57k": ("omikuji 0.5.2, bonsai", "BERT-LWAN", "axml-ray, 3 trees"),
     "tibkat": ("omikuji, Bonsai", "Annif, Bonsai", "axml-ray, 3 trees"),
     "docstrings": ("omikuji 0.5.2, bonsai", "axml-ray, one tree, auto"),
     "finna_titles": ("omikuji 0.5.2, bonsai", "axml-ray, one tree, auto"),
@@ -180,9 +179,11 @@ def tables(results: Path) -> dict[str, Lines]:
     scored = {corpus: comparable(rows, untuned=False) for corpus, rows in fair.items() if any(row.ours for row in rows)}
     untuned = {corpus: comparable([row for row in rows if row.untuned], untuned=True) for corpus, rows in fair.items()}
     untuned = {corpus: rows for corpus, rows in untuned.items() if any(row.ours for row in rows)}
-    headline = scored | untuned
+    # README.md shows `auto` with networks, or else the tuned config.
+    whole = {corpus for corpus, rows in untuned.items() if any(row.name.endswith(", auto") for row in rows)}
+    headline = scored | {corpus: untuned[corpus] for corpus in whole}
     short = {
-        corpus: [row for name in names for row in headline.get(corpus, []) if row.name.startswith(name)]
+        corpus: [row for name in names for row in _named(headline.get(corpus, []), name)[:1]]
         for corpus, names in README_ROWS.items()
     }
     shown = {
@@ -198,6 +199,10 @@ def tables(results: Path) -> dict[str, Lines]:
         "test-known-sources": _sources(known),
         "not-run": [f"{missing}: `python benchmarks/quality.py --corpus NAME --resources.gpus_per_worker 1`"],
     }
+
+
+def _named(rows: list[Row], beginning: str) -> list[Row]:
+    return [row for row in rows if row.name.startswith(beginning)]
 
 
 def comparable(rows: list[Row], *, untuned: bool) -> list[Row]:
@@ -258,12 +263,15 @@ def _ours(results: Path, corpus: str) -> Iterator[tuple[str, Row]]:
         first: dict[str, Any] = content["rows"][0]
         variant = part.removeprefix(corpus).lstrip("-").replace("-", " ")
         chosen = TEST_KNOWN.get(part)
+        whole = first["by_trees"][str(first["trees"])]["P@1"]
         for count, scores in first["by_trees"].items():
-            if int(count) not in (1, first["trees"]):
+            is_whole = int(count) == first["trees"]
+            # Members without networks that have no clusters are the same for any number of trees.
+            if not is_whole and (count != "1" or math.isclose(scores["P@1"], whole)):
                 continue
             seeds = [row["by_trees"][count] for row in content["rows"]]
             means = {name: sum(one[name] for one in seeds) / len(seeds) for name in scores}
-            if "micro-F1" in content.get("figures", {}) and int(count) == first["trees"]:
+            if "micro-F1" in content.get("figures", {}) and is_whole:
                 means["micro-F1"] = content["figures"]["micro-F1"]
             name = f"axml-ray, {'one tree' if count == '1' else f'{count} trees'}" + (f", {variant}" if variant else "")
             source = _recorded(content, path, f"`configs/{corpus}.yaml`" + (f"; {chosen}" if chosen else ""))
@@ -275,7 +283,10 @@ def _ours(results: Path, corpus: str) -> Iterator[tuple[str, Row]]:
             if totals:
                 source["seconds"] = f"{sum(totals) / len(totals):,.0f} for all trees"
             tests = first["documents"]["test"]
-            yield part, Row(name, means, ours=True, untuned=variant == "auto", test_documents=tests, source=source)
+            yield (
+                part,
+                Row(name, means, ours=True, untuned=variant.startswith("auto"), test_documents=tests, source=source),
+            )
 
 
 def _others(results: Path, corpus: str) -> Iterator[Row]:
