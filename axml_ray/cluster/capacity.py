@@ -35,11 +35,12 @@ def max_processes(resources: Mapping[str, float]) -> int:
     return sum(min(fitting(kind, amount, node.get(kind, 0)) for kind, amount in resources.items()) for node in nodes)
 
 
-def largest_node(kind: str) -> float:
-    """Return the largest amount of a resource, by Ray's name, that a node of the cluster has."""
+def largest_node(kind: str, node: str | None = None) -> float:
+    """Return the largest amount of a resource, by Ray's name, that a node of the cluster has, or the one of an id."""
     import ray
 
-    return max((node["Resources"].get(kind, 0.0) for node in ray.nodes() if node["Alive"]), default=0.0)
+    nodes = [each for each in ray.nodes() if each["Alive"] and node in (None, each["NodeID"])]
+    return max((each["Resources"].get(kind, 0.0) for each in nodes), default=0.0)
 
 
 def reservable_memory(needed: float, processes: int = 1, resources: Mapping[str, float] | None = None) -> int:
@@ -75,7 +76,7 @@ def memory_of_part(needed: float, node: str | None = None) -> int:
     # `ray.available_resources` adds up all nodes.
     from ray._private.state import available_resources_per_node
 
-    most, context = largest_node("memory"), ray.get_runtime_context()
+    most, context = largest_node("memory", node), ray.get_runtime_context()
     if context.worker.mode == ray.WORKER_MODE:
         nodes = available_resources_per_node()
         free = (nodes[each].get("memory", 0.0) for each in nodes if node in (None, each))

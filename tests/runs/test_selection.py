@@ -85,6 +85,7 @@ def test_held_out_documents_are_ranked(corpus: Corpus, settings: Experiment, kin
 
 def test_the_parts_of_a_fit_are_tasks_on_its_node(ray_cluster: None, corpus: Corpus, settings: Experiment) -> None:
     """They read the fit's files, which lie on a disk of the node."""
+    from axml_ray.cluster.capacity import largest_node
     from axml_ray.cluster.tasks import map_in_tasks, maps_on_node
 
     def in_parts(job: Job, parallel_map: MapFunction) -> tuple[TopK, list[int]]:
@@ -103,8 +104,8 @@ def test_the_parts_of_a_fit_are_tasks_on_its_node(ray_cluster: None, corpus: Cor
 
     for other in ("network_tree", "knn"):
         settings = changed(settings, f"members.{other}.weight", 0.0)
-    job, memory = (changed(settings, "ensemble.combiner", "mean"), 1), 1 << 20
-    [(ranking, [*processes, own])] = map_in_tasks(in_parts, [job], memory, parallel_map=maps_on_node(memory))
+    job, memory = (changed(settings, "ensemble.combiner", "mean"), 1), largest_node("memory")  # too much for both
+    [(ranking, [*processes, own])] = map_in_tasks(in_parts, [job], memory / 2, parallel_map=maps_on_node(memory))
     assert len(processes) > 4 and own not in processes
     expected = rank_held_out(job)
     np.testing.assert_array_equal(ranking.labels, expected.labels)
