@@ -43,7 +43,6 @@ README_COLUMNS = ("P@1", "P@3", "P@5", "nDCG@5", "F1@5", "nDCG@10/all")
 
 Scores = dict[str, float]
 Lines = list[str]
-HERE = "run for this project; no result file was kept"
 LIBMULTILABEL, ANNIF = "published by LibMultiLabel", "published by Annif for SemEval-2025 task 5"
 PUBLISHED: dict[str, list[tuple[str, Scores, str]]] = {
     "eurlex57k": [
@@ -63,16 +62,6 @@ PUBLISHED: dict[str, list[tuple[str, Scores, str]]] = {
         ("BERT-LWAN (Chalkidis 2020)", {"RP@5": 80.3, "nDCG@5": 82.9}, "published: Chalkidis et al., EMNLP 2020"),
     ],
     "tibkat": [
-        (
-            "omikuji, Parabel, three trees",
-            {"P@1": 46.72, "P@3": 29.55, "P@5": 21.45, "F1@5": 26.77, "RP@5": 45.37},
-            HERE,
-        ),
-        (
-            "omikuji, Bonsai, three trees",
-            {"P@1": 49.02, "P@3": 31.09, "P@5": 22.61, "F1@5": 28.20, "RP@5": 47.79},
-            HERE,
-        ),
         ("Annif, Bonsai on translated texts", {"F1@5": 32.34, "nDCG@10/all": 55.32}, ANNIF),
         ("Annif, XR-Transformer on translated texts", {"F1@5": 30.92, "nDCG@10/all": 53.26}, ANNIF),
     ],
@@ -111,7 +100,7 @@ COMMANDS = {
 README_ROWS = {
     "eurlex4k_partial": ("omikuji 0.5.2, bonsai", "napkinxc 0.7.2, one_vs_all", "axml-ray, 3 trees, auto"),
     "eurlex57k": ("omikuji 0.5.2, bonsai", "BERT-LWAN", "axml-ray, 3 trees"),
-    "tibkat": ("omikuji, Bonsai", "Annif, Bonsai", "axml-ray, 3 trees"),
+    "tibkat": ("omikuji 0.5.2, bonsai", "Annif, Bonsai", "axml-ray, 3 trees"),
     "docstrings": ("omikuji 0.5.2, bonsai", "axml-ray, one tree, auto"),
     "finna_titles": ("omikuji 0.5.2, bonsai", "axml-ray, one tree, auto"),
 }
@@ -292,7 +281,7 @@ def _ours(results: Path, corpus: str) -> Iterator[tuple[str, Row]]:
 def _others(results: Path, corpus: str) -> Iterator[Row]:
     """Yield the published rows of one corpus, and those of programs that ran on the same texts."""
     for name, scores, origin in PUBLISHED[corpus]:
-        yield Row(name, scores, untuned=origin == HERE, source={"split": "test", "settings": origin})
+        yield Row(name, scores, source={"split": "test", "settings": origin})
     for path in sorted([*results.glob(f"peers-quality-{corpus}-*.json"), *results.glob(f"peers-{corpus}*.json")]):
         content = json.loads(path.read_text(encoding="utf-8"))
         for row in content["rows"]:
