@@ -272,10 +272,8 @@ def _ours(results: Path, corpus: str) -> Iterator[tuple[str, Row]]:
             if totals:
                 source["seconds"] = f"{sum(totals) / len(totals):,.0f} for all trees"
             tests = first["documents"]["test"]
-            yield (
-                part,
-                Row(name, means, ours=True, untuned=variant.startswith("auto"), test_documents=tests, source=source),
-            )
+            is_auto = variant.startswith("auto")
+            yield part, Row(name, means, ours=True, untuned=is_auto, test_documents=tests, source=source)
 
 
 def _others(results: Path, corpus: str) -> Iterator[Row]:

@@ -11,8 +11,8 @@ documents in a fraction of the time (docs/LOG.md). Nodes are fitted one after th
 in several threads.
 
 With millions of labels, the classifiers of a tree take hours and more memory than a process should have. So each range
-of nodes with about as many rows of working sets is fitted by a call of its own, which reads the features from a
-memory-mapped file and writes its classifiers into one of its own. The calls can be tasks on any machine; one that is
+of nodes, whose working sets have about equally many rows, is fitted by a call of its own, which reads the features from
+a memory-mapped file and writes its classifiers into one of its own. The calls can be tasks on any machine; one that is
 killed costs its own range. In the end, the files are copied one after the other into that of the tree.
 
 Legend: N documents, F features of a text, n_d nodes of level d, s siblings.
@@ -52,8 +52,8 @@ MOST_MARGINS = 1 << 24
 """Largest number of margins, and of weights, of siblings that are in memory at a time."""
 RANGE_ROWS, RANGES, FEW_RANGES = (1 << 18, 1 << 20), 16, 4
 """Least and largest number of rows of working sets in a range of nodes, which takes seconds to minutes; the number of
-ranges of a tree that is between them; and the number of ranges that are fitted by the calling process, as starting
-tasks would take longer."""
+ranges of a tree if this gives a number of rows between these; and the largest number of ranges that are fitted by the
+calling process, as starting tasks would take longer."""
 PARTS = ("values", "words", "offsets")
 """The arrays of a level's classifiers in a file: weights, their features, and where each classifier begins."""
 ABOUT = {"format": "axml-ray fit of linear classifiers", "version": "1"}
@@ -103,7 +103,7 @@ class LinearFit:
         return cls(tree, rows, documents)
 
     def ranges(self) -> Iterator[NodeRange]:
-        """Yield ranges of nodes whose working sets have about as many rows together."""
+        """Yield ranges of nodes whose working sets together have about `rows_of_range` rows."""
         levels = [np.cumsum(3 * documents.lengths + SIMILAR + SAMPLED) for documents in self.documents]
         step = rows_of_range(sum(int(rows[-1]) for rows in levels))
         for level, rows in enumerate(levels, start=1):

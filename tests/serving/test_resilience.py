@@ -180,7 +180,7 @@ def test_a_hung_replica_is_replaced_within_half_a_minute(
     monkeypatch.setattr("serve_app.app.Members", Stuck)
     deployed = time.monotonic()
     with application(serve_address, "hung", serving_bundle) as url:
-        start_s = time.monotonic() - deployed  # 5 s, or more on a busy machine
+        most_s = 25 + time.monotonic() - deployed  # a start takes 5 s, or more on a busy machine
 
         def ask(seconds: float = 1) -> int:
             with suppress(requests.Timeout):
@@ -195,13 +195,13 @@ def test_a_hung_replica_is_replaced_within_half_a_minute(
             else:
                 (tmp_path / "hang").touch()
             # The error comes at once, or later on a busy machine; a hung replica gives no answer at all.
-            assert ask(SECONDS) == 500 if how == "failed GPU" else ask() == 0
+            assert ask(most_s) == 500 if how == "failed GPU" else ask() == 0
             while ask() != 200 or (how == "failed GPU" and Path(f"/proc/{hung}").exists()):
-                assert time.monotonic() - began < 25 + start_s
+                assert time.monotonic() - began < most_s
         finally:
             with suppress(ProcessLookupError):
                 os.kill(hung, signal.SIGKILL)
-        assert ask(SECONDS) == 200
+        assert ask(most_s) == 200
 
 
 @pytest.mark.fault("failed roll-out", "serving")
