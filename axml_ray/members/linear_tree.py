@@ -79,7 +79,7 @@ class LinearTree(Member):
     @classmethod
     def number_in_run(cls, experiment: Experiment, own: LinearTreeSettings, labels: int) -> int:
         """Return the number of members: without clusters all would be equal, so the first tree alone has one."""
-        return experiment.ensemble.trees if _depths(experiment, own, labels) else 1
+        return experiment.ensemble.trees if levels_of_clusters(experiment, own, labels) else 1
 
     @classmethod
     def configure(cls, experiment: Experiment, settings: LinearTreeSettings) -> LinearTreeConfig:
@@ -112,7 +112,7 @@ class LinearTree(Member):
         from axml_ray.members.linear_costs import range_costs
 
         labels, entries, terms = counts.labels, matrix_entries(counts, experiment.features), 0.0
-        depths = _depths(experiment, own, labels)
+        depths = levels_of_clusters(experiment, own, labels)
         if own.cluster_size is not None and depths:
             terms = min(labels * kept_terms(labels), entries * counts.labels_per_document)
         return range_costs([*(2**depth for depth in depths), labels], terms, entries, counts)
@@ -270,8 +270,11 @@ def write_classifiers(
     remove_directory(directory / RANGES)
 
 
-def _depths(experiment: Experiment, own: LinearTreeSettings, labels: int) -> Sequence[int]:
-    """Return the depths of the binary tree that are levels of clusters: of a tree of their own, or of the networks'."""
+def levels_of_clusters(experiment: Experiment, own: LinearTreeSettings, labels: int) -> Sequence[int]:
+    """Return the depths of the binary tree that are levels of clusters, of a tree of their own or of the networks'.
+
+    There are none if the classifiers have no tree, or if all labels fit one cluster.
+    """
     depths = () if own.flat else level_depths(labels, experiment.tree.height, experiment.tree.cluster_size)
     return cluster_depths(labels, own.cluster_size) if own.cluster_size is not None and depths else depths
 

@@ -36,6 +36,7 @@ from axml_ray.corpus.store import Corpus, Split
 from axml_ray.ensemble.combiner import MemberWeights, Validation
 from axml_ray.ensemble.weights import MEASURED, FittedWeights, choose
 from axml_ray.evaluation.metrics.metrics import ndcg_at
+from axml_ray.members.linear_tree import levels_of_clusters
 from axml_ray.runs.fitting import fit_run
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment, changed, fingerprint, with_choices
@@ -116,10 +117,13 @@ def values_to_try(settings: Experiment, counts: Counts) -> dict[str, dict[str, t
     if counts.documents < FEWEST_DOCUMENTS:
         return {}
     of_kinds = TRIED if is_small(counts) else TRIED_IF_LARGE
-    left_out = [*settings.given, *(["members.linear_tree.flat"] if counts.labels > MOST_FLAT_LABELS else [])]
+    left_out, chosen = [*settings.given], settings.members.chosen
+    if "linear_tree" in chosen:
+        is_flat = not levels_of_clusters(settings, chosen["linear_tree"], counts.labels)
+        left_out += ["members.linear_tree.flat"] if is_flat or counts.labels > MOST_FLAT_LABELS else []
     return {
         kind: {key: values for key, values in of_kinds[kind].items() if not is_given(key, left_out)}
-        for kind in settings.members.chosen
+        for kind in chosen
         if kind in of_kinds
     }
 
@@ -175,9 +179,9 @@ def planned_fits(settings: Experiment, counts: Counts) -> list[list[tuple[Experi
     held_out = HELD_OUT if is_small(counts) else 1
     rounds = []
     for kind, values_of in values_to_try(settings, counts).items():
-        tried = [_tried(of_fits, key, others)[1] for key, others in values_of.items()]
-        fits = [*tried[:1], *(others[1:] for others in tried[1:])] or [[of_fits]] * weights
-        rounds += [[(_alone(one, kind), fold) for one in each for _ in range(held_out)] for each in fits if each]
+        tried = [_tried(of_fits, key, values)[1] for key, values in values_of.items()]
+        fits = [*tried[:1], *(each[1:] for each in tried[1:])] or [[of_fits]] * weights
+        rounds += [[(_alone(fit, kind), fold) for fit in each for _ in range(held_out)] for each in fits if each]
     return rounds
 
 
@@ -205,12 +209,12 @@ def select(settings: Experiment, corpus: Corpus, map_jobs: MapJobs = map) -> lis
         if not (values_of or weights):
             continue
         ranked: list[TopK] = []  # by the values that were chosen, once there are any
-        for key, others in values_of.items():
+        for key, alternatives in values_of.items():
             if key == "features.lead_letters" and not of_fits.features.lead_words:
                 continue  # those of no words
-            values, tried = _tried(of_fits, key, others)
-            ranked += _rank([_alone(one, kind) for one in tried[len(ranked) :]], held_out, map_jobs)
-            quality = np.stack([ndcg_at(one.labels, truth.values, truth.offsets, MEASURED) for one in ranked])
+            values, tried = _tried(of_fits, key, alternatives)
+            ranked += _rank([_alone(each, kind) for each in tried[len(ranked) :]], held_out, map_jobs)
+            quality = np.stack([ndcg_at(ranking.labels, truth.values, truth.offsets, MEASURED) for ranking in ranked])
             needed = FEATURE_GAIN if key.startswith("features.") else 0.0
             chosen = choose(np.vstack([quality[:1], quality[1:] - needed]))
             of_fits, ranked = tried[chosen], [ranked[chosen]]
@@ -228,10 +232,10 @@ def select(settings: Experiment, corpus: Corpus, map_jobs: MapJobs = map) -> lis
     return choices
 
 
-def _tried(settings: Experiment, key: str, others: Iterable[Any]) -> tuple[list[Any], list[Experiment]]:
+def _tried(settings: Experiment, key: str, alternatives: Iterable[Any]) -> tuple[list[Any], list[Experiment]]:
     """Return the values of a setting that are compared, from that of some settings on, and the settings with each."""
     values = [attrgetter(key)(settings)]
-    values += [value for value in others if value not in values]
+    values += [value for value in alternatives if value not in values]
     return values, [changed(settings, key, value) for value in values]
 
 

@@ -42,7 +42,11 @@ from axml_ray.settings.members import members_model
 from axml_ray.settings.presets import TRIED, TRIED_IF_LARGE, Choice
 from axml_ray.tree.halving import MapFunction
 
-MEMBERS = {"network_tree": {"weight": 0.5}, "linear_tree": {"weight": 0.35, "cost": 4}, "knn": {"weight": 0.15}}
+MEMBERS = {
+    "network_tree": {"weight": 0.5},
+    "linear_tree": {"weight": 0.35, "cost": 4, "cluster_size": 4},
+    "knn": {"weight": 0.15},
+}
 
 
 @pytest.fixture
@@ -171,6 +175,9 @@ def test_what_is_chosen_depends_on_the_size(
         assert tried() == [key for key in TRIED_IF_LARGE["linear_tree"] if not key.endswith("flat")]
         networks = changed(settings, "members", members_model()(network_tree={"weight": 1.0}))
         assert not is_needed(networks, counts)
+    for already_flat in (("tree.height", 0), ("members.linear_tree.cluster_size", 512)):
+        of_kinds = values_to_try(changed(settings, *already_flat), counts)
+        assert list(of_kinds["linear_tree"]) == [key for key in TRIED["linear_tree"] if not key.endswith("flat")]
     for fewer in (changed(settings, "training.documents", 99), settings):
         assert is_needed(fewer, counts_of(corpus, fewer)) == (fewer is settings)
 
@@ -276,18 +283,18 @@ def test_classifiers_without_clusters_are_one_member(corpus: Corpus, settings: E
     """One-vs-all, or no more labels than one cluster holds: the members of all trees would be equal."""
     from axml_ray.runs.run import Run
 
-    clusters = changed(settings, "members.linear_tree.cluster_size", 4)
     of_networks = changed(settings, "members.linear_tree.cluster_size", None)
     trees = ["network_tree-0", "network_tree-1", "linear_tree-0", "linear_tree-1", "knn"]
-    assert Run(clusters, corpus).member_names == Run(of_networks, corpus).member_names == trees
-    flat = changed(clusters, "members.linear_tree.flat", True)
-    for one in (flat, settings, changed(of_networks, "tree.height", 0)):
+    assert Run(settings, corpus).member_names == Run(of_networks, corpus).member_names == trees
+    flat = changed(settings, "members.linear_tree.flat", True)
+    one_cluster = changed(settings, "members.linear_tree.cluster_size", 512)
+    for one in (flat, one_cluster, changed(of_networks, "tree.height", 0)):
         run = Run(one, corpus)
         assert run.member_names == [name for name in trees if name != "linear_tree-1"]
         assert run.spec("linear_tree-0").weight == pytest.approx(0.35)
-    assert Run(flat, corpus).spec("linear_tree-0").key != Run(clusters, corpus).spec("linear_tree-0").key
+    assert Run(flat, corpus).spec("linear_tree-0").key != Run(settings, corpus).spec("linear_tree-0").key
     # A setting that changes nothing is not part of a key: fitted members of earlier versions stay valid.
-    assert "flat" not in Run(clusters, corpus).spec("linear_tree-0").config.model_dump_json()
+    assert "flat" not in Run(settings, corpus).spec("linear_tree-0").config.model_dump_json()
 
 
 def test_a_fit_of_the_combiner_that_ends_early_is_repeated(
