@@ -262,8 +262,8 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
         with paths_below(parent):  # which may be moved
             settings = stored(experiment, exclude={"tracking"})
         # `auto` chooses what is not given.
-        given = sorted(experiment.given) if experiment.preset == "auto" else []
-        return parent / fingerprint(settings, given, records)
+        given_keys = sorted(experiment.given) if experiment.preset == "auto" else []
+        return parent / fingerprint(settings, given_keys, records)
 
     def _experiment(self, home: Path) -> Experiment:
         """Return the settings of the main job, whose files are below a directory."""
@@ -280,19 +280,19 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
             "corpus.test": (),
             "corpus.test_share": 0.0,
         }
-        given: dict[str, Any] = dict(self.settings or {})
+        values: dict[str, Any] = dict(self.settings or {})
         for key, value in own.items():
             path, _, name = key.rpartition(".")
-            group = given
+            group = values
             if path:
-                group = given[path] = dict(given.get(path) or {})
+                group = values[path] = dict(values.get(path) or {})
             if name in group:
                 raise SettingsError(
                     f"settings: {key} is set by the estimator itself; remove it (its parameters are trees, preset, "
                     "random_state and directory)"
                 )
             group[name] = value
-        return load(None, **given)
+        return load(None, **values)
 
     def _train(self, home: Path, records: list[LabelledText]) -> None:
         """Run the main job up to the bundle; of temporary files only the bundle is kept."""

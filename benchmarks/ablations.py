@@ -184,13 +184,15 @@ def main(arguments: list[str] | None = None) -> None:
                     label = f"{name}-seed{seed}" + (f"-{documents}" if documents else "")
                     label = label.replace("=", "").replace(" ", "-")
                     metrics.append(scores(settings, changes, label, seed, documents, runs))
-                by_column = {column: [one["ensemble"][column] for one in metrics] for column in (*COLUMNS, VALID)}
+                by_column = {column: [of_run["ensemble"][column] for of_run in metrics] for column in (*COLUMNS, VALID)}
                 means = {column: statistics.mean(values) for column, values in by_column.items()}
                 spread = {column: (max(values) - min(values)) / 2 for column, values in by_column.items()}
                 row = {"table": table_name, "row": name, "settings": changes, "seeds": len(metrics), "scores": means}
                 row |= {"half_spread": spread}
                 row |= {"documents": documents or settings.corpus.max_train_documents, "corpus": metrics[0]["corpus"]}
-                rows.append(row | {"train_seconds": statistics.mean(one["seconds"]["network_tree"] for one in metrics)})
+                rows.append(
+                    row | {"train_seconds": statistics.mean(of_run["seconds"]["network_tree"] for of_run in metrics)}
+                )
                 console.print(f"{table_name}: {name}: P@1 {means['P@1']:.2f}, P@5 {means['P@5']:.2f}", highlight=False)
     except (SettingsError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -81,7 +81,7 @@ def main() -> None:
     ):
         checkpoints = Checkpoints(Path(directory) / "level-2.checkpoint", "key", 0)
         for number in range(options.checkpoints):
-            alone = steps_per_second(5)
+            without_saving = steps_per_second(5)
             began = time.monotonic()
             checkpoints.save(training)
             pause = time.monotonic() - began
@@ -90,7 +90,7 @@ def main() -> None:
             stored = time.monotonic() - began
             files = sum(file.stat().st_size for file in checkpoints.directory.iterdir())
             measured.append({"number": number, "gib": files / 2**30, "pause_s": pause, "stored_s": stored,
-                             "steps_per_second": alone, "steps_per_second_during": during})  # fmt: skip
+                             "steps_per_second": without_saving, "steps_per_second_during": during})  # fmt: skip
             Console().print(measured[-1])
     figures = {
         "pause_s": max(row["pause_s"] for row in measured),

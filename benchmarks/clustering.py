@@ -171,8 +171,8 @@ def measure(
                 (directory / "task.json").write_text(json.dumps(task))
                 checked([python, WORKER, system, directory], f"{system} failed on {name}")
                 order, offsets = (np.fromfile(directory / f"{part}.int64", np.int64) for part in ("order", "offsets"))
-                found = read_json(directory / "done.json")
-                done.append(found | {"similarity": similarity(features, order, offsets)})
+                result = read_json(directory / "done.json")
+                done.append(result | {"similarity": similarity(features, order, offsets)})
             yield {
                 "case": name,
                 "labels": labels,
@@ -180,11 +180,11 @@ def measure(
                 "system": system,
                 "program": done[0]["program"],
                 "threads": 1 if system == "literal" else threads,
-                "seconds": statistics.median(one["seconds"] for one in done),
-                "seconds_of_each_seed": [one["seconds"] for one in done],
-                "peak_gib": max(one["peak_gib"] for one in done),
-                "similarity": statistics.mean(one["similarity"] for one in done),
-                "similarity_spread": statistics.stdev(one["similarity"] for one in done) if seeds > 1 else None,
+                "seconds": statistics.median(run["seconds"] for run in done),
+                "seconds_of_each_seed": [run["seconds"] for run in done],
+                "peak_gib": max(run["peak_gib"] for run in done),
+                "similarity": statistics.mean(run["similarity"] for run in done),
+                "similarity_spread": statistics.stdev(run["similarity"] for run in done) if seeds > 1 else None,
                 "clusters": len(offsets) - 1,
                 "largest_cluster": int(np.diff(offsets).max()),
             }
@@ -213,14 +213,14 @@ def similarity(features: sparse.csr_matrix, order: np.ndarray, offsets: np.ndarr
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the benchmark's figures by name."""
-    found = {(row["labels"], row["system"]): row for row in rows if row["case"].startswith("generated")}
-    ours, large = found[SMALL, "ours"], found[LARGE, "ours"]
+    row_of = {(row["labels"], row["system"]): row for row in rows if row["case"].startswith("generated")}
+    ours, large = row_of[SMALL, "ours"], row_of[LARGE, "ours"]
     growth = (LARGE * math.log(LARGE)) / (SMALL * math.log(SMALL))
     return {
-        "speedup_100k": found[SMALL, "literal"]["seconds"] / ours["seconds"],
-        "speedup_vs_libpecos_100k": found[SMALL, "libpecos"]["seconds"] / ours["seconds"],
+        "speedup_100k": row_of[SMALL, "literal"]["seconds"] / ours["seconds"],
+        "speedup_vs_libpecos_100k": row_of[SMALL, "libpecos"]["seconds"] / ours["seconds"],
         "similarity_100k": ours["similarity"],
-        "similarity_libpecos_100k": found[SMALL, "libpecos"]["similarity"],
+        "similarity_libpecos_100k": row_of[SMALL, "libpecos"]["similarity"],
         "seconds_2800k": large["seconds"],
         "peak_gib_2800k": large["peak_gib"],
         "growth_share_2800k": large["seconds"] / ours["seconds"] / growth,

@@ -87,8 +87,8 @@ def libpecos(directory: Path, task: Task) -> tuple[Clusters, float, str]:
     )
     seconds = time.perf_counter() - began
     last = chain[len(chain) - 1].tocsc()
-    found = last.indices.astype("int64").tobytes(), last.indptr.astype("int64").tobytes()
-    return found, seconds, f"libpecos {version('libpecos')}"
+    clusters = last.indices.astype("int64").tobytes(), last.indptr.astype("int64").tobytes()
+    return clusters, seconds, f"libpecos {version('libpecos')}"
 
 
 def features(directory: Path, task: Task) -> Any:

@@ -138,16 +138,16 @@ def run_demo(repository: Path, home: Path, settings: Sequence[str], isa: str | N
 
 def figures(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Return the medians of the rows, and the ratio of the two sides round by round."""
-    found: dict[str, float] = {}
+    medians: dict[str, float] = {}
     for side, prefix in ((OURS, ""), (OTHER, "other_")):
         of_side = [row for row in rows if row["side"] == side]
         for name in ("seconds", "first_scores_seconds", "P@5", "nDCG@5", "without_networks_P@5"):
             values = [row[name] for row in of_side if row[name] is not None]
             if values:
-                found[prefix + name] = statistics.median(values)
+                medians[prefix + name] = statistics.median(values)
     seconds = {(row["side"], row["round"]): row["seconds"] for row in rows}
     ratios = [seconds[OURS, number] / spent for (side, number), spent in seconds.items() if side == OTHER]
-    return found | ({"ratio": statistics.median(ratios)} if ratios else {})
+    return medians | ({"ratio": statistics.median(ratios)} if ratios else {})
 
 
 if __name__ == "__main__":

@@ -48,8 +48,8 @@ def environment(console: Console, name: str, requirements: Requirements) -> Path
     python = directory / "bin" / "python"
     marker = directory / "installed.txt"  # written last, so half an environment is made again
     lines = (*requirements.wheels, *requirements.alone, *requirements.built, f"# Python {sys.version.split()[0]}")
-    wanted = "".join(f"{line}\n" for line in lines)
-    if marker.is_file() and marker.read_text() == wanted and python.exists():
+    content = "".join(f"{line}\n" for line in lines)
+    if marker.is_file() and marker.read_text() == content and python.exists():
         return python
     with console.status(f"making the environment {directory}"):
         venv.create(directory, clear=True, with_pip=True, symlinks=os.name != "nt")
@@ -60,7 +60,7 @@ def environment(console: Console, name: str, requirements: Requirements) -> Path
             checked([*pip, wheels, "--no-deps", *requirements.alone], f"pip could not install {name}")
         if requirements.built:
             checked([*pip, source, "--no-deps", *requirements.built], f"pip could not build {name}")
-    marker.write_text(wanted)
+    marker.write_text(content)
     return python
 
 

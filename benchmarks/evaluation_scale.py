@@ -50,11 +50,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--top", type=int, default=100, help="labels that are predicted for a document (default 100)")
     parser.add_argument("--folder", type=Path, help="where the generated files lie (default: a temporary directory)")
     parser.add_argument("--json", type=Path, default=results_file.RESULTS / "evaluation-scale.json")
-    given = parser.parse_args(arguments)
-    documents = given.documents or (20_000 if given.quick else DOCUMENTS)
-    labels = given.labels or (100_000 if given.quick else LABELS)
-    with tempfile.TemporaryDirectory(dir=given.folder, prefix="axml-ray-evaluation-") as temporary:
-        run = generate(Path(temporary), documents, labels, given.top)
+    options = parser.parse_args(arguments)
+    documents = options.documents or (20_000 if options.quick else DOCUMENTS)
+    labels = options.labels or (100_000 if options.quick else LABELS)
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="axml-ray-evaluation-") as temporary:
+        run = generate(Path(temporary), documents, labels, options.top)
         command = [sys.executable, "-c", "from axml_ray.cli.dispatch import main; main()", "evaluate", "--label-sets"]
         environment = {**os.environ, "PYTHONPATH": str(results_file.ROOT)}
         began = time.perf_counter()
@@ -64,10 +64,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise SettingsError(f"axml-ray evaluate failed with status {os.waitstatus_to_exitcode(status)}")
         seconds, peak = time.perf_counter() - began, usage.ru_maxrss / 2**20
         metrics = read_json(run / "metrics.json")
-    row = {"documents": documents, "labels": labels, "top": given.top, "seconds": seconds, "peak_gib": peak}
+    row = {"documents": documents, "labels": labels, "top": options.top, "seconds": seconds, "peak_gib": peak}
     row |= {"P@1": metrics["ensemble"]["P@1"], "bands": {band["name"]: band["documents"] for band in metrics["bands"]}}
-    results_file.write(given.json, {"peak_gib": peak, "seconds": seconds, "documents": documents}, [row])
-    print(f"{documents:,} documents, {labels:,} labels: {peak:.2f} GiB, {seconds:,.0f} s; written to {given.json}")
+    results_file.write(options.json, {"peak_gib": peak, "seconds": seconds, "documents": documents}, [row])
+    print(f"{documents:,} documents, {labels:,} labels: {peak:.2f} GiB, {seconds:,.0f} s; written to {options.json}")
 
 
 def generate(folder: Path, documents: int, labels: int, top: int) -> Path:

@@ -79,15 +79,15 @@ def rows_of(cases: Iterable[ElementTree.Element]) -> list[dict[str, Any]]:
         outcome = "no" if case.find("failure") is not None or case.find("error") is not None else "yes"
         if case.find("skipped") is not None:
             outcome = "not tried"
-        found = {each.get("name", ""): each.get("value", "") for each in case.iter("property")}
-        seconds = float(found.get("repeated_seconds", 0))
+        properties = {each.get("name", ""): each.get("value", "") for each in case.iter("property")}
+        seconds = float(properties.get("repeated_seconds", 0))
         test = f"{case.get('classname', '').replace('.', '/')}::{case.get('name', '').partition('[')[0]}"
         faults = [each.get("value", "") for each in case.iter("property") if each.get("name") == "fault"]
         for fault in faults:
             row = json.loads(fault)
             row = rows.setdefault((row["during"], row["fault"]), {**row, **START})
             row["survived"] = max(row["survived"], outcome, key=("not tried", "yes", "no").index)
-            row["work_repeated"] = found.get("work_repeated", row["work_repeated"])
+            row["work_repeated"] = properties.get("work_repeated", row["work_repeated"])
             row["repeated_seconds"] = max(row["repeated_seconds"], seconds)
             row["seconds"] = round(row["seconds"] + float(case.get("time", 0)) / len(faults), 1)
             row["tests"] = sorted({*row["tests"], test})

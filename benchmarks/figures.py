@@ -30,7 +30,7 @@ def room(path: Path) -> str:
 def comments(source: str) -> int:
     """Return the number of comments for readers: directives such as `# noqa` are not counted."""
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
-    return sum(one.type == tokenize.COMMENT and not DIRECTIVE.match(one.string) for one in tokens)
+    return sum(token.type == tokenize.COMMENT and not DIRECTIVE.match(token.string) for token in tokens)
 
 
 def code_lines(source: str) -> set[int]:
@@ -92,8 +92,8 @@ def main() -> None:
     print_table("Counts", [(name, str(number)) for name, number in counts.items()])
     longest = sorted(paths, key=lambda path: -lines[path])[:LONGEST]
     print_table("Longest files", [(str(path.relative_to(ROOT)), str(lines[path])) for path in longest])
-    every = [(size, f"{path.relative_to(ROOT)}: {name}") for path in paths for size, name in functions(sources[path])]
-    print_table("Longest functions", [(name, str(size)) for size, name in sorted(every, reverse=True)[:LONGEST]])
+    sizes = [(size, f"{path.relative_to(ROOT)}: {name}") for path in paths for size, name in functions(sources[path])]
+    print_table("Longest functions", [(name, str(size)) for size, name in sorted(sizes, reverse=True)[:LONGEST]])
 
 
 if __name__ == "__main__":

@@ -112,11 +112,11 @@ class Bench:
             settings, counts = settings_of(self.device, hidden, documents), counts_of(24 if self.quick else 504)
             for name, shape in (("level1", shape_of(1, 520)), ("deep", shape_of(2, 150, block=8, parents=20))):
                 exact = _one_step(settings, counts, shape, CPU, "float64")
-                found = _one_step(settings, counts, shape, CPU, "float32")
-                on_cpu = max(_relative_error(found[key], value) for key, value in exact.items())
+                results = _one_step(settings, counts, shape, CPU, "float32")
+                on_cpu = max(_relative_error(results[key], value) for key, value in exact.items())
                 for precision, bound in bounds.items():
-                    found = _one_step(settings, counts, shape, self.device, precision)
-                    errors = {key: _relative_error(found[key], value) for key, value in exact.items()}
+                    results = _one_step(settings, counts, shape, self.device, precision)
+                    errors = {key: _relative_error(results[key], value) for key, value in exact.items()}
                     bounded = errors if precision == "float32" else {key: errors[key] for key in (TABLE, "logits")}
                     worst[precision] = max(worst[precision], *bounded.values())
                     row = {"level": name, "hidden": hidden, "documents": documents, "precision": precision, **errors}
@@ -308,9 +308,9 @@ def _one_step(
         logits = training.network.logits(states.detach(), batch.lengths, batch.candidates)
         loss = training.network.loss(states, batch.lengths, batch.positives, batch.count, batch.candidates)
     loss.backward()
-    found = {"logits": logits, "loss": loss.detach()}
-    found |= {name: p.grad.to_dense() for name, p in training.parameters.items() if p.grad is not None}
-    return {name: value.double().cpu() for name, value in found.items()}
+    results = {"logits": logits, "loss": loss.detach()}
+    results |= {name: p.grad.to_dense() for name, p in training.parameters.items() if p.grad is not None}
+    return {name: value.double().cpu() for name, value in results.items()}
 
 
 def _relative_error(found: torch.Tensor, exact: torch.Tensor) -> float:

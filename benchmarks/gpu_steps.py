@@ -97,13 +97,13 @@ def matrix_rate(device: torch.device, size: int) -> float:
     """Return the operations per second of bfloat16 products of size × size matrices (float32 on a CPU)."""
     backend = backend_for(device)
     dtype = next(iter(backend.fast_formats()), torch.float32)
-    one = torch.randn(size, size, device=device).to(dtype)
+    matrix = torch.randn(size, size, device=device).to(dtype)
     best = float("inf")
     for _ in range(5):
         synchronize(device)
         began = time.perf_counter()
         for _ in range(4):
-            one @ one
+            matrix @ matrix
         synchronize(device)
         best = min(best, (time.perf_counter() - began) / 4)
     return 2 * size**3 / best

@@ -73,8 +73,8 @@ def train_with_checkpoints(device: torch.device, quick: bool, level: str, direct
         score = training.run()
         states = {name: training.optimizer.state[parameter] for name, parameter in training.parameters.items()}
         moments = {f"{name}|{key}": states[name][key].cpu() for name in states for key in ("first", "second")}
-        found = {"began_at": began_at, "steps": training.state.step, "score": score}
-        torch.save({**found, "tensors": weights_of(training) | moments}, directory / "result.pt")
+        result = {"began_at": began_at, "steps": training.state.step, "score": score}
+        torch.save({**result, "tensors": weights_of(training) | moments}, directory / "result.pt")
 
 
 def _kill_after_a_step(training: LevelTraining) -> None:
@@ -101,8 +101,8 @@ def kill_and_resume(device: torch.device, quick: bool) -> Iterator[Result]:
             codes = _run([(device, quick, level, directory, name == "killed") for name, directory in at.items()])
             if codes != [0, 0, -signal.SIGKILL] or _run([(device, quick, level, at["killed"], False)]) != [0]:
                 raise RuntimeError(f"the processes did not end as they should: {codes}")
-            alone, again, resumed = (torch.load(directory / "result.pt") for directory in at.values())
-        names = alone["tensors"]
+            uninterrupted, again, resumed = (torch.load(directory / "result.pt") for directory in at.values())
+        names = uninterrupted["tensors"]
         of_resumed = [name for name in names if not torch.equal(names[name], resumed["tensors"][name])]
         of_repeated = [name for name in names if not torch.equal(names[name], again["tensors"][name])]
         differing, repeated = differing + len(of_resumed), repeated + len(of_repeated)
@@ -110,13 +110,13 @@ def kill_and_resume(device: torch.device, quick: bool) -> Iterator[Result]:
             raise BrokenBoundError(f"the training was not resumed from its checkpoint, but from {resumed['began_at']}")
         row = {
             "level": level,
-            "steps": alone["steps"],
+            "steps": uninterrupted["steps"],
             "killed_at": KILLED_AT,
             "resumed_from": resumed["began_at"],
             "tensors": len(names),
             "differing": of_resumed,
             "differing_if_repeated": of_repeated,
-            "scores": [alone["score"], again["score"], resumed["score"]],
+            "scores": [uninterrupted["score"], again["score"], resumed["score"]],
         }
         yield {"resume_differing_tensors": differing, "repeat_differing_tensors": repeated}, [row]
     if differing:
@@ -151,7 +151,7 @@ def train_as_worker(rank: int, count: int, device: torch.device, quick: bool, ho
             for name in refused:
                 stack.enter_context(patch.object(dist, name, _through_main_memory(getattr(dist, name))))
         context = DistributedContext.current(device)
-        found = {}
+        cases = {}
         for level in LEVELS:
             for precision in BOUNDS:
                 training = training_in_process(
@@ -160,8 +160,8 @@ def train_as_worker(rank: int, count: int, device: torch.device, quick: bool, ho
                 start = weights_of(training)
                 score = training.run()
                 trained = {"start": start, "end": weights_of(training)}
-                found[level, precision] = {"losses": training.state.recent, "score": score, **trained}
-        torch.save({"cases": found, "collectives": answers}, home / f"{rank}-of-{count}.pt")
+                cases[level, precision] = {"losses": training.state.recent, "score": score, **trained}
+        torch.save({"cases": cases, "collectives": answers}, home / f"{rank}-of-{count}.pt")
         if count > 1:
             dist.destroy_process_group()
 
@@ -181,27 +181,27 @@ def compare_workers(device: torch.device, quick: bool, staged: bool = False) -> 
         for count in (1, 2):
             arguments = (count, device, quick, home, staged)
             torch.multiprocessing.spawn(train_as_worker, arguments, nprocs=count, daemon=True)
-        alone, *ranks = (torch.load(home / f"{name}.pt") for name in ("0-of-1", "0-of-2", "1-of-2"))
-        for (level, precision), one in alone["cases"].items():
+        single, *ranks = (torch.load(home / f"{name}.pt") for name in ("0-of-1", "0-of-2", "1-of-2"))
+        for (level, precision), of_one in single["cases"].items():
             two = [rank["cases"][level, precision] for rank in ranks]
-            expected = torch.tensor(one["losses"])
+            expected = torch.tensor(of_one["losses"])
             error = max(float(((torch.tensor(each["losses"]) - expected) / expected).abs().max()) for each in two)
-            replicated = [name for name in one["end"] if name != TABLE]
+            replicated = [name for name in of_one["end"] if name != TABLE]
             equal = all(torch.equal(two[0]["end"][name], two[1]["end"][name]) for name in replicated)
-            joined = torch.empty_like(one["end"][TABLE])
+            joined = torch.empty_like(of_one["end"][TABLE])
             joined[0::2], joined[1::2] = (each["end"][TABLE] for each in two)
             change, difference = [
-                torch.cat([(one["end"][name] - other[name]).flatten() for name in one["end"]]).norm()
-                for other in (one["start"], two[0]["end"] | {TABLE: joined})
+                torch.cat([(of_one["end"][name] - other[name]).flatten() for name in of_one["end"]]).norm()
+                for other in (of_one["start"], two[0]["end"] | {TABLE: joined})
             ]
             row = {
                 "level": level,
                 "precision": precision,
-                "steps": len(one["losses"]),
+                "steps": len(of_one["losses"]),
                 "loss_error": error,
                 "change_error": float(difference / change),
                 "replicated_equal": equal,
-                "scores": [one["score"], two[0]["score"]],
+                "scores": [of_one["score"], two[0]["score"]],
                 "collectives": ranks[0]["collectives"],
             }
             if error > BOUNDS[precision] or not equal:
@@ -268,8 +268,8 @@ def call_collectives(device: torch.device) -> dict[str, str]:
             everyone = torch.arange(1, dist.get_world_size() + 1, device=device).repeat_interleave(4).to(dtype)
             own = everyone.view(-1, 4)[dist.get_rank()].clone()
             try:
-                found, expected = call(own, everyone)
-                if not torch.equal(found, expected):
+                result, expected = call(own, everyone)
+                if not torch.equal(result, expected):
                     answers[name] = f"is wrong in {dtype}"
             except (RuntimeError, ValueError) as error:  # a backend that lacks it for this device
                 answers[name] = f"{dtype}: {str(error).splitlines()[0]}"
@@ -283,8 +283,8 @@ def _through_main_memory(real: Callable[..., Any]) -> Callable[..., None]:
     def staged(*arguments: Any) -> None:
         copies = [each.cpu() if isinstance(each, Tensor) else each for each in arguments]
         real(*copies)
-        for given, copy in zip(arguments, copies, strict=True):
-            if isinstance(given, Tensor):
-                given.copy_(copy)
+        for argument, copy in zip(arguments, copies, strict=True):
+            if isinstance(argument, Tensor):
+                argument.copy_(copy)
 
     return staged

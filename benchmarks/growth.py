@@ -172,13 +172,13 @@ def recall_of(current: Run, chosen: np.ndarray) -> float:
     """
     predictions = Predictions.open(current.layout.predictions("test"))
     assert predictions is not None
-    found = true = 0
+    hit_occurrences = true = 0
     for ranking, truth in predictions.read(ENSEMBLE):
         top = ranking.labels[:, :5]
         is_hit = hits(top, truth.values, truth.offsets)
-        found += int(chosen[top[is_hit]].sum())
+        hit_occurrences += int(chosen[top[is_hit]].sum())
         true += int(chosen[truth.values[truth.values < len(chosen)]].sum())
-    return 100 * found / max(1, true)
+    return 100 * hit_occurrences / max(1, true)
 
 
 if __name__ == "__main__":

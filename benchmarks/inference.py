@@ -271,9 +271,9 @@ def single_text(documents: int, rounds: int) -> Result:
 
         for text in texts[: documents // 4]:
             tag([text])
-        alone = [1_000 * timed(tag, [text]) for text in texts]
+        milliseconds = [1_000 * timed(tag, [text]) for text in texts]
         whole = [1_000 * timed(tag, texts) / len(texts) for _ in range(rounds + 1)][1:]
-        p50, p99 = (float(value) for value in np.percentile(alone, [50, 99]))
+        p50, p99 = (float(value) for value in np.percentile(milliseconds, [50, 99]))
         rows.append({"trees": count, "single_text_ms_p50": p50, "single_text_ms_p99": p99, "texts": len(texts),
                      "ms_per_text": statistics.median(whole)})  # fmt: skip
         figures = {"single_text_ms_p50": p50, "single_text_ms_p99": p99}
@@ -313,14 +313,14 @@ def equality_of(ours: NetworkTree, literal: LiteralTree, split: Split, labels: i
         split: documents and their true labels.
         labels: number of labels.
     """
-    found = {"ours": predict(ours, split.tokens, 5).labels, "literal": literal.predict(split.tokens, 5)[0]}
+    predicted = {"ours": predict(ours, split.tokens, 5).labels, "literal": literal.predict(split.tokens, 5)[0]}
     figures = {}
-    for system, best in found.items():
+    for system, best in predicted.items():
         scores = Scores(np.ones(labels))
         scores.add(best.astype(np.int32), split.labels.values, split.labels.offsets)
         figures[f"P@5_{system}"] = scores.result()["P@5"]
-    there = found["ours"] >= 0
-    in_both = (found["ours"][:, :, None] == found["literal"][:, None, :]).any(axis=2)
+    there = predicted["ours"] >= 0
+    in_both = (predicted["ours"][:, :, None] == predicted["literal"][:, None, :]).any(axis=2)
     figures["equal_labels_share"] = float(in_both[there].mean())
     return figures, [{**figures, "documents": len(split)}]
 

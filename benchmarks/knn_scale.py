@@ -48,8 +48,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--documents", type=int, nargs="*", help="numbers of training texts")
     parser.add_argument("--corpus", type=Path, nargs="*", default=[], help="directories of prepared corpora")
     parser.add_argument("--json", type=Path, default=results_file.RESULTS / "knn-scale.json")
-    given = parser.parse_args(arguments)
-    sizes = given.documents if given.documents is not None else (20_000, 40_000) if given.quick else DOCUMENTS
+    options = parser.parse_args(arguments)
+    sizes = options.documents if options.documents is not None else (20_000, 40_000) if options.quick else DOCUMENTS
     figures: dict[str, float] = {}
     rows: list[dict[str, Any]] = []
     for documents in sizes:
@@ -58,11 +58,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
         rows.append(row)
         print(row, flush=True)
         figures |= {f"{name}_{documents}": row[name] for name in ("fit_peak_gib", "open_peak_gib", "ms_per_text")}
-    for directory in given.corpus:
+    for directory in options.corpus:
         for row in accuracy(directory):
             rows.append(row)
             print(row, flush=True)
-    results_file.write(given.json, figures, rows)
+    results_file.write(options.json, figures, rows)
 
 
 def alone(function: Any, *arguments: Any) -> dict[str, Any]:

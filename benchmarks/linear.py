@@ -139,9 +139,12 @@ def fit_literally(
                 )
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", ConvergenceWarning)
-                    found = machine.fit(some, is_true).coef_[0]
-                kept = np.flatnonzero(np.abs(found) > SMALLEST_WEIGHT)
-                fitted.rows[node], fitted.data[node] = columns[kept].tolist(), found[kept].astype(np.float32).tolist()
+                    coefficients = machine.fit(some, is_true).coef_[0]
+                kept = np.flatnonzero(np.abs(coefficients) > SMALLEST_WEIGHT)
+                fitted.rows[node], fitted.data[node] = (
+                    columns[kept].tolist(),
+                    coefficients[kept].astype(np.float32).tolist(),
+                )
         weights.append(fitted.tocsr())
         parent_nodes = nodes
     return weights

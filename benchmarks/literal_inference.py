@@ -62,24 +62,24 @@ class LiteralTree:
         """Return the best labels of each document and their scores, int64 and float32 [documents, top]."""
         if self.max_tokens is not None:
             tokens = tokens.cut(self.max_tokens)
-        found = [
+        batches = [
             self._batch(tokens.take(np.arange(start, min(start + batch_size, len(tokens)))), top)
             for start in range(0, len(tokens), batch_size)
         ]
-        labels, scores = (torch.cat(parts).numpy() for parts in zip(*found, strict=True))
+        labels, scores = (torch.cat(parts).numpy() for parts in zip(*batches, strict=True))
         return labels, scores
 
     def _batch(self, texts: Ragged, top: int) -> tuple[Tensor, Tensor]:
         tokens_BT, lengths_B = padded(texts), torch.from_numpy(texts.lengths)
         keep = [self.beam] * (len(self.levels) - 1) + [top]
         scores_BC, nodes_BC = self.levels[0](tokens_BT, lengths_B).sigmoid().topk(keep[0], dim=1)
-        for level, children, wanted in zip(self.levels[1:], self.children, keep[1:], strict=True):
+        for level, children, count in zip(self.levels[1:], self.children, keep[1:], strict=True):
             candidates_Bn = children[nodes_BC].flatten(1)
             exists_Bn = candidates_Bn >= 0
             logits_Bn = level(tokens_BT, lengths_B, candidates_Bn.clamp_min(0))
             above_Bn = scores_BC.repeat_interleave(children.shape[1], dim=1) ** self.parent_score_exponent
             scores_Bn = logits_Bn.sigmoid() * above_Bn * exists_Bn
-            scores_BC, places = scores_Bn.topk(wanted, dim=1)
+            scores_BC, places = scores_Bn.topk(count, dim=1)
             nodes_BC = candidates_Bn.gather(1, places)
         return self.labels[nodes_BC], scores_BC
 

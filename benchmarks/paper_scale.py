@@ -90,15 +90,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
         write_texts(home / "test.jsonl", test, labels, seed=1)
         phases = Phases(home / "costs.json")
         with report_to(phases), phases.watched():
-            found = measure(home, labels, documents, options.workers)
+            measured = measure(home, labels, documents, options.workers)
     rows: list[dict[str, Any]] = [{"phase": name, **costs} for name, costs in phases.costs.items()]
-    rows.append({"labels": labels, "documents": documents, "test_documents": test, "workers": options.workers, **found})
+    rows.append(
+        {"labels": labels, "documents": documents, "test_documents": test, "workers": options.workers, **measured}
+    )
     figures: dict[str, float] = {
         f"{row['phase'].replace(' ', '_')}_{name}": row[name]
         for row in rows[:-1]
         for name in ("seconds", "gib", "process_gib")
     }
-    figures |= {name: value for name, value in found.items() if isinstance(value, int | float)}
+    figures |= {name: value for name, value in measured.items() if isinstance(value, int | float)}
     figures |= {
         "gib": max(row["gib"] for row in rows[:-1]),
         "process_gib": max(row["process_gib"] for row in rows[:-1]),
@@ -170,7 +172,7 @@ def measure(home: Path, labels: int, documents: int, workers: int) -> dict[str, 
     if not bundle.exists():
         with phase("export"):
             export_bundle(current, bundle, "bfloat16")
-    found: dict[str, Any] = {
+    figures: dict[str, Any] = {
         "run_gib": file_bytes(settings.run_directory) / 2**30,
         "bundle_gib": file_bytes(bundle) / 2**30,
         "scores": metrics["ensemble"],
@@ -185,16 +187,16 @@ def measure(home: Path, labels: int, documents: int, workers: int) -> dict[str, 
     gc.collect()
     with phase("opening and tagging"):
         first, second = open_twice(bundle, test)
-    found |= {
+    figures |= {
         "opening_seconds": first["seconds"], "tagging_ms": first["ms"],
         "opening_mib": first["private_mib"], "second_opening_mib": second["private_mib"],
     }  # fmt: skip
     began, count = time.perf_counter(), round(TEST_SHARE * documents)
     predict_test(bundle, test, home / "predictions")
-    found["documents_per_second"] = count / (time.perf_counter() - began)
+    figures["documents_per_second"] = count / (time.perf_counter() - began)
     with phase("server"), server(bundle, together=True) as (url, _):
-        found["server_ms"] = ask_server(url, test)
-    return found
+        figures["server_ms"] = ask_server(url, test)
+    return figures
 
 
 def predict_test(bundle: Path, texts: Path, output: Path) -> None:
@@ -223,7 +225,7 @@ def frequent_precision(current: Run) -> float:
 def open_twice(bundle: Path, texts: Path) -> list[dict[str, float]]:
     """Return what the opener measures in a first process, and in a second while the first has the bundle open."""
     command = [sys.executable, str(OPENER), str(bundle), str(texts), str(TAGGED_ALONE)]
-    processes, found = [], []
+    processes, answers = [], []
     try:
         for _ in range(2):
             process = subprocess.Popen(
@@ -231,11 +233,11 @@ def open_twice(bundle: Path, texts: Path) -> list[dict[str, float]]:
             )
             processes.append(process)
             assert process.stdout is not None
-            found.append(json.loads(process.stdout.readline()))
+            answers.append(json.loads(process.stdout.readline()))
     finally:
         for process in processes:
             process.communicate("\n")
-    return found
+    return answers
 
 
 def ask_server(url: str, texts: Path) -> float:

@@ -149,11 +149,11 @@ def libpecos(directory: Path, task: Task, clock: Clock) -> tuple[Iterable[list[i
 
     model = clock.time("fit", fit)
     model.save(str(directory / "model"))
-    found = clock.time(
+    scores = clock.time(
         "predict", lambda: model.predict(test, only_topk=task["top"], beam_size=task["beam"], threads=threads)
     )
     rows = []
-    for row in found.tocsr():
+    for row in scores.tocsr():
         order = sorted(zip(row.data.tolist(), row.indices.tolist(), strict=True), reverse=True)
         rows.append([label for _, label in order])
     return rows, {**options, "label_embedding": "pifa", "beam": task["beam"]}, version("libpecos")
@@ -178,8 +178,8 @@ def extremetext(directory: Path, task: Task, clock: Clock) -> tuple[Iterable[lis
     (directory / "model").mkdir()
     model.save_model(str(directory / "model" / "model.bin"))
     texts = list(weighted_words(test))
-    found = clock.time("predict", lambda: [model.predict(text, k=task["top"])[0] for text in texts])
-    rows = [[int(label.removeprefix(PREFIX)) for label in row] for row in found]
+    predictions = clock.time("predict", lambda: [model.predict(text, k=task["top"])[0] for text in texts])
+    rows = [[int(label.removeprefix(PREFIX)) for label in row] for row in predictions]
     return rows, chosen, version("extremetext")
 
 

@@ -37,11 +37,11 @@ def seconds(row: Mapping[str, Any]) -> tuple[float | None, float | None]:
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the numbers of the tables by name, such as `parabel_P@1` or `ours_train_seconds`; scores in percent."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for row in rows:
         cells = {name: row["scores"].get(name) for name in COLUMNS} | dict(zip(COSTS, _costs(row), strict=True))
-        found |= {f"{row['system']}_{name}": round(cell, 4) for name, cell in cells.items() if cell is not None}
-    return found
+        result |= {f"{row['system']}_{name}": round(cell, 4) for name, cell in cells.items() if cell is not None}
+    return result
 
 
 def table(rows: Sequence[Mapping[str, Any]]) -> Table:

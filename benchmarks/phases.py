@@ -110,10 +110,10 @@ def fit_ranges(settings: Experiment) -> Found:
     [path] = settings.run_directory.rglob("inputs.safetensors")
     fit = LinearFit.open(path)
     ranges, rows = list(fit.ranges()), 0
-    first, others = ranges[0], ranges[1:]
+    first, rest = ranges[0], ranges[1:]
     fit.fit(first, 4.0)
     began = time.process_time()
-    for nodes in others[:: max(1, len(others) // 16)]:
+    for nodes in rest[:: max(1, len(rest) // 16)]:
         fit.fit(nodes, 4.0)
         lengths = fit.documents[nodes.level - 1].lengths[nodes.first : nodes.last]
         rows += int((3 * lengths + SIMILAR + SAMPLED).sum())
@@ -175,8 +175,8 @@ def measured(work: Callable[..., Found], home: Path, labels: int, *arguments: st
 
     torch.set_num_threads(1)
     began = time.process_time()
-    found = work(settings_of(home, labels), *arguments)
-    return {"seconds": time.process_time() - began, "gib": found.pop("peak_gib", peak_gib()), **found}
+    figures = work(settings_of(home, labels), *arguments)
+    return {"seconds": time.process_time() - began, "gib": figures.pop("peak_gib", peak_gib()), **figures}
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -187,26 +187,26 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="the defaults, which take some minutes")
     parser.add_argument("--home", type=Path, help="directory of corpus and run; default: a temporary one")
     parser.add_argument("--json", type=Path, default=results_file.RESULTS / "phases.json")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     figures: dict[str, float] = {}
     rows = []
     with tempfile.TemporaryDirectory(prefix="axml-ray-plan-") as temporary:
-        home = (given.home or Path(temporary)).resolve()
-        write_texts(home / "train.jsonl", given.documents, given.labels, seed=0)
-        write_texts(home / "test.jsonl", round(TEST_SHARE * given.documents), given.labels, seed=1)
-        settings = settings_of(home, given.labels)
+        home = (options.home or Path(temporary)).resolve()
+        write_texts(home / "train.jsonl", options.documents, options.labels, seed=0)
+        write_texts(home / "test.jsonl", round(TEST_SHARE * options.documents), options.labels, seed=1)
+        settings = settings_of(home, options.labels)
         for name, (work, more) in PARTS.items():
-            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as alone:
-                found = alone.submit(measured, work, home, given.labels, *more).result()
+            with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as process:
+                result = process.submit(measured, work, home, options.labels, *more).result()
             if name in (needed := task_memory(settings, count_corpus(settings)) if name != "floor" else {}):
-                found["planned_gib"] = needed[name] / GIB
-            rows.append({"phase": name, **found})
+                result["planned_gib"] = needed[name] / GIB
+            rows.append({"phase": name, **result})
             Console().print(rows[-1])
-            for key, value in found.items():
+            for key, value in result.items():
                 is_common = key in ("gib", "seconds", "planned_gib")
                 figures[f"{name.replace(', ', '_').replace(' ', '_')}_{key}" if is_common else key] = value
         rows.append({"counts": asdict(count_corpus(settings)) | {"source": "generated"}})
-    results_file.write(given.json, figures, rows)
+    results_file.write(options.json, figures, rows)
 
 
 if __name__ == "__main__":

@@ -80,11 +80,11 @@ def main(arguments: list[str] | None = None) -> None:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s  %(message)s", datefmt="%H:%M:%S")
     console = Console()
     part = "-".join(word for word in (known.corpus, known.preset, options.part) if word)
-    wanted, trees = settings.ensemble.trees, options.trees or settings.ensemble.trees
+    config_trees, trees = settings.ensemble.trees, options.trees or settings.ensemble.trees
     rows = []
     try:
-        if options.seeds < 1 or trees < wanted:
-            raise SettingsError(f"--seeds: at least 1; --trees: at least ensemble.trees, which is {wanted}")
+        if options.seeds < 1 or trees < config_trees:
+            raise SettingsError(f"--seeds: at least 1; --trees: at least ensemble.trees, which is {config_trees}")
         for seed in range(settings.seed, settings.seed + options.seeds):
             rows.append(of_seed(settings, f"quality-{part}-seed{seed}", seed, trees))
             console.print(shown(rows))
@@ -128,14 +128,14 @@ def of_seed(settings: Experiment, name: str, seed: int, trees: int) -> dict[str,
     if trained.layout.selection.is_file():
         row["selection"] = read_json(trained.layout.selection)["choices"]
     row |= {"documents": {split: corpus.documents(split) for split in ("train", "valid", "test")}}
-    told = chosen.model_dump(mode="json", exclude={"runs", "corpora", "corpus"})
+    stored_settings = chosen.model_dump(mode="json", exclude={"runs", "corpora", "corpus"})
     files = {"train", "valid", "test", "label_names", "label_features", "word_vectors"}
-    told["corpus"] = chosen.corpus.model_dump(mode="json", exclude=files)
-    found = list(by_trees(trained))
-    row |= {"by_trees": {count: means for count, means, _ in found}}
+    stored_settings["corpus"] = chosen.corpus.model_dump(mode="json", exclude=files)
+    scores = list(by_trees(trained))
+    row |= {"by_trees": {count: means for count, means, _ in scores}}
     if corpus.documents("valid"):
         row["label_sets"] = label_sets(trained)
-    return row | {"half_spread_by_trees": {count: spreads for count, _, spreads in found}, "settings": told}
+    return row | {"half_spread_by_trees": {count: spreads for count, _, spreads in scores}, "settings": stored_settings}
 
 
 def label_sets(run: Run) -> dict[str, float]:
@@ -163,10 +163,10 @@ def by_trees(run: Run) -> Iterator[tuple[str, dict[str, float], dict[str, float]
             inside = {each.name: top for each, top in rankings.items() if each.name in shared or each.tree in chosen}
             of_chosen.add(combination.rank(inside).labels, truth.values, truth.offsets)
     for count in trees:
-        found = [of_chosen.result() for chosen, of_chosen in scores.items() if len(chosen) == count + 1]
-        every = {name: [one[name] for one in found] for name in found[0]}
-        means = {name: float(np.mean(values)) for name, values in every.items()}
-        yield str(count + 1), means, {name: (max(values) - min(values)) / 2 for name, values in every.items()}
+        of_subsets = [of_chosen.result() for chosen, of_chosen in scores.items() if len(chosen) == count + 1]
+        by_measure = {name: [subset[name] for subset in of_subsets] for name in of_subsets[0]}
+        means = {name: float(np.mean(values)) for name, values in by_measure.items()}
+        yield str(count + 1), means, {name: (max(values) - min(values)) / 2 for name, values in by_measure.items()}
 
 
 def figures(rows: Sequence[Mapping[str, Any]], trees: int) -> dict[str, float]:

@@ -259,7 +259,7 @@ def _ours(results: Path, corpus: str) -> Iterator[tuple[str, Row]]:
             if not is_whole and (count != "1" or math.isclose(scores["P@1"], whole)):
                 continue
             seeds = [row["by_trees"][count] for row in content["rows"]]
-            means = {name: sum(one[name] for one in seeds) / len(seeds) for name in scores}
+            means = {name: sum(seed[name] for seed in seeds) / len(seeds) for name in scores}
             if "micro-F1" in content.get("figures", {}) and is_whole:
                 means["micro-F1"] = content["figures"]["micro-F1"]
             name = f"axml-ray, {'one tree' if count == '1' else f'{count} trees'}" + (f", {variant}" if variant else "")

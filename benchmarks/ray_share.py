@@ -100,8 +100,8 @@ def side(settings: Experiment, name: str, seconds: float, concurrent: int) -> di
     each = [(settings.model_dump_json(), seconds, start)] * concurrent
     with ThreadPoolExecutor(1) as watcher:
         costs = watcher.submit(_costs, start, seconds)
-        found = _run_side(name, each)
-    total = {key: sum(one[key] for one in found) for key in found[0]}
+        trainings = _run_side(name, each)
+    total = {key: sum(training[key] for training in trainings) for key in trainings[0]}
     means = {key: value / concurrent for key, value in total.items() if key != "documents_per_second"}
     return {"documents_per_second": total["documents_per_second"], **means, **costs.result()}
 
@@ -124,11 +124,11 @@ def _run_side(name: str, each: list[tuple[str, float, float]]) -> list[dict[str,
     cpus = min(1, available_cpus() / concurrent)
     with tempfile.TemporaryDirectory(prefix="axml-ray-share-") as directory:
         if name == "task":
-            tasks = [ray.remote(num_cpus=cpus)(trained).remote(*one) for one in each]
+            tasks = [ray.remote(num_cpus=cpus)(trained).remote(*arguments) for arguments in each]
         else:
-            tasks = [ray.remote(num_cpus=0)(_group).remote(one, cpus, directory) for one in each]
-        found: list[dict[str, float]] = ray.get(tasks)
-        return found
+            tasks = [ray.remote(num_cpus=0)(_group).remote(arguments, cpus, directory) for arguments in each]
+        reports: list[dict[str, float]] = ray.get(tasks)
+        return reports
 
 
 def _group(what: tuple[str, float, float], cpus: float, directory: str) -> dict[str, float]:
@@ -142,8 +142,8 @@ def _group(what: tuple[str, float, float], cpus: float, directory: str) -> dict[
         scaling_config=ScalingConfig(num_workers=1, resources_per_worker={"CPU": cpus}),
         run_config=RunConfig(name=uuid.uuid4().hex, storage_path=directory),
     )
-    found: dict[str, float] = trainer.fit().return_value
-    return found
+    report: dict[str, float] = trainer.fit().return_value
+    return report
 
 
 def _work(config: dict[str, Any]) -> dict[str, float]:

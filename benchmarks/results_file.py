@@ -76,13 +76,13 @@ def measure_parts(
     for name in names:
         with console.status(f"measuring {name}"):
             try:
-                found, of_part = measure(name)
+                of_name, of_part = measure(name)
             except SettingsError as error:
-                found, of_part = {}, [{"skipped": str(error)}]
+                of_name, of_part = {}, [{"skipped": str(error)}]
         for row in of_part:
             rows.append({"part": name, **row, "threads": threads})
             console.print_json(json.dumps(rows[-1]), indent=None)
-        figures |= found
+        figures |= of_name
     if not figures:
         raise SettingsError(f"nothing was measured, {path} stays as it is: {rows[0]['skipped']}")
     console.print(table(rows))

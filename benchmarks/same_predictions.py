@@ -76,11 +76,13 @@ def _read(run: Path) -> tuple[list[str], np.ndarray, Scores]:
     if predictions is None:
         raise SettingsError(f"{run}: no predictions of the test split; run axml-ray train")
     rankings = list(predictions.read(ENSEMBLE))
-    labels = max(int(max(one.labels.max(initial=0), truth.values.max(initial=0))) for one, truth in rankings) + 1
+    labels = (
+        max(int(max(ranking.labels.max(initial=0), truth.values.max(initial=0))) for ranking, truth in rankings) + 1
+    )
     scores = Scores(np.ones(labels))
-    for one, truth in rankings:
-        scores.add(one.labels, truth.values, truth.offsets)
-    return predictions.documents()[0], np.concatenate([one.labels[:, 0] for one, _ in rankings]), scores
+    for ranking, truth in rankings:
+        scores.add(ranking.labels, truth.values, truth.offsets)
+    return predictions.documents()[0], np.concatenate([ranking.labels[:, 0] for ranking, _ in rankings]), scores
 
 
 if __name__ == "__main__":

@@ -84,8 +84,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             row = measure(folder, count + TEST_DOCUMENTS)
             row["training_documents"] = count
             rows.append(row)
-            said = f"{row['documents'] / row['seconds']:,.0f} documents a second, {row['peak_gib']:.2f} GiB"
-            console.print(f"ours, {count:,} documents: {said}", highlight=False)
+            rate = f"{row['documents'] / row['seconds']:,.0f} documents a second, {row['peak_gib']:.2f} GiB"
+            console.print(f"ours, {count:,} documents: {rate}", highlight=False)
     by_count = {row["training_documents"]: row for row in rows if "training_documents" in row}
     whole = by_count[documents]
     speed, plain_speed = whole["documents"] / whole["seconds"], plain_documents / plain_seconds
@@ -133,8 +133,8 @@ def ranks(random: np.random.Generator, count: int, size: int, exponent: float) -
     uniform = random.random(count)
     power = 1 - exponent
     ranks = ((size + 1) ** power * uniform + (1 - uniform)) ** (1 / power) - 1
-    found: np.ndarray = np.minimum(ranks.astype(np.int64), size - 1)
-    return found
+    drawn: np.ndarray = np.minimum(ranks.astype(np.int64), size - 1)
+    return drawn
 
 
 @cache
@@ -173,14 +173,14 @@ def plain(path: Path, folder: Path) -> float:
     labels: list[list[str]] = []
     word_counts: Counter[str] = Counter()
     label_counts: Counter[str] = Counter()
-    seen: set[bytes] = set()
+    digests: set[bytes] = set()
     with path.open(encoding="utf-8") as file:
         for line in file:
             record = json.loads(line)
             text = record["text"]
             if not isinstance(text, str) or not all(isinstance(label, str) for label in record["labels"]):
                 raise SettingsError(f"{path}: a bad record")
-            seen.add(hashlib.blake2b(text.encode(), digest_size=16).digest())
+            digests.add(hashlib.blake2b(text.encode(), digest_size=16).digest())
             words = WORD.findall(text.lower())[:500]
             word_counts.update(set(words))
             unique_labels = list(dict.fromkeys(label.strip() for label in record["labels"]))

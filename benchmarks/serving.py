@@ -80,13 +80,13 @@ def server(bundle: Path, together: bool) -> Iterator[tuple[str, int]]:
     timer.start()
     try:
         assert process.stdout is not None
-        said = []
+        lines = []
         for line in process.stdout:
-            said.append(line)
+            lines.append(line)
             if line.startswith("Serving "):
                 break
         else:
-            raise SettingsError("the server did not start:\n" + "".join(said[-5:]))
+            raise SettingsError("the server did not start:\n" + "".join(lines[-5:]))
         timer.cancel()
         threading.Thread(target=process.stdout.read, daemon=True).start()  # or it would wait for a reader at its end
         yield f"http://127.0.0.1:{port}", process.pid
@@ -119,14 +119,14 @@ def load(python: Path, url: str, seconds: float, users: int, **more: Any) -> dic
     start = done.stdout.find("[")
     if start < 0:
         raise SettingsError(f"locust said nothing:\n{done.stderr[-2_000:]}")
-    [seen] = json.loads(done.stdout[start:])
-    times = {float(ms): count for ms, count in seen["response_times"].items()}
+    [report] = json.loads(done.stdout[start:])
+    times = {float(ms): count for ms, count in report["response_times"].items()}
     return {
         "clients": users,
         "texts_a_request": int(more.get("texts_a_request") or 1),
-        "requests": seen["num_requests"],
-        "failed": seen["num_failures"],
-        "requests_per_s": seen["num_requests"] / (seen["last_request_timestamp"] - seen["start_time"]),
+        "requests": report["num_requests"],
+        "failed": report["num_failures"],
+        "requests_per_s": report["num_requests"] / (report["last_request_timestamp"] - report["start_time"]),
         **{f"p{share}_ms": quantile(times, share / 100) for share in (50, 95, 99)},
     }
 
@@ -178,12 +178,12 @@ def resident_mib(process: int) -> float:
 
 def soak(python: Path, url: str, process: int, minutes: float, rate: float, texts: Path) -> dict[str, Any]:
     """Measure the memory during some minutes of load."""
-    seen: list[float] = []
+    mebibytes: list[float] = []
     ended = threading.Event()
 
     def watch() -> None:
         while not ended.wait(1.0):
-            seen.append(resident_mib(process))
+            mebibytes.append(resident_mib(process))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -192,7 +192,10 @@ def soak(python: Path, url: str, process: int, minutes: float, rate: float, text
     finally:
         ended.set()
         watcher.join()
-    parts = [statistics.median(seen[place * len(seen) // 4 : (place + 1) * len(seen) // 4]) for place in range(4)]
+    parts = [
+        statistics.median(mebibytes[place * len(mebibytes) // 4 : (place + 1) * len(mebibytes) // 4])
+        for place in range(4)
+    ]
     return {**row, "minutes": minutes, "quarters_mib": parts}
 
 
@@ -202,11 +205,11 @@ def measure(options: argparse.Namespace, console: Console) -> results_file.Resul
     texts = test_texts(options.texts, 2_000)
     tagger = Tagger.load(options.bundle)
     trees = len(tagger.bundle.manifest.level_sizes)
-    alone = {size: in_process(tagger, texts, size) for size in (MANY, len(texts))}
+    of_tagger = {size: in_process(tagger, texts, size) for size in (MANY, len(texts))}
     del tagger
     rows: list[dict[str, Any]] = [
         {"part": "in process", "trees": trees, "texts_a_call": size, "texts_per_s": rate}
-        for size, rate in alone.items()
+        for size, rate in of_tagger.items()
     ]
     figures: dict[str, float] = {}
     with tempfile.NamedTemporaryFile("w", suffix=".json", encoding="utf-8") as file:
@@ -229,9 +232,9 @@ def measure(options: argparse.Namespace, console: Console) -> results_file.Resul
                 half = add("half", load(python, url, options.seconds, USERS[-1], texts=path, rate=single / 2))
                 most = MANY * large["requests_per_s"]
                 figures |= {
-                    f"{prefix}saturation_share": most / alone[MANY],
-                    f"{prefix}saturation_share_of_all_at_once": most / alone[len(texts)],
-                    f"{prefix}single_text_share": single / alone[MANY],
+                    f"{prefix}saturation_share": most / of_tagger[MANY],
+                    f"{prefix}saturation_share_of_all_at_once": most / of_tagger[len(texts)],
+                    f"{prefix}single_text_share": single / of_tagger[MANY],
                 }
                 if name == "together":
                     row = add("soak", soak(python, url, process, options.soak_minutes, 0.8 * single, path))

@@ -100,16 +100,16 @@ def measure(bundle: Path, corpus: Path) -> dict[str, float]:
 
 def figures(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     """Return the medians of the rows of each side, and of the ratios of the two sides round by round."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for side, prefix in ((OURS, ""), (OTHER, "other_")):
         if of_side := [row for row in rows if row["side"] == side]:
-            found |= {prefix + name: statistics.median(row[name] for row in of_side) for name in FIGURES}
+            result |= {prefix + name: statistics.median(row[name] for row in of_side) for name in FIGURES}
     by_side = {(row["side"], row["round"]): row for row in rows}
     pairs = [(by_side[OURS, number], other) for (side, number), other in by_side.items() if side == OTHER]
     if pairs:
-        found["bulk_ratio"] = statistics.median(ours["texts_per_s"] / other["texts_per_s"] for ours, other in pairs)
-        found["single_ratio"] = statistics.median(other["ms_p50"] / ours["ms_p50"] for ours, other in pairs)
-    return found
+        result["bulk_ratio"] = statistics.median(ours["texts_per_s"] / other["texts_per_s"] for ours, other in pairs)
+        result["single_ratio"] = statistics.median(other["ms_p50"] / ours["ms_p50"] for ours, other in pairs)
+    return result
 
 
 if __name__ == "__main__":

@@ -100,10 +100,10 @@ def measure(settings: Experiment, systems: Sequence[str], console: Console) -> I
         }
     try:
         cores = available_cpus()
-        _, *others = peers.compare(settings.run_directory, systems=systems, threads=cores, console=console)
+        _, *peer_rows = peers.compare(settings.run_directory, systems=systems, threads=cores, console=console)
     except peers.PeerError as error:
         raise SettingsError(str(error)) from None
-    for row in others:
+    for row in peer_rows:
         yield row | {"seconds": peers_tables.seconds(row)[0], "phases": row["seconds"]}
 
 
@@ -111,21 +111,21 @@ def steps(settings: Experiment) -> Iterator[tuple[str, Experiment]]:
     """Yield the name and the settings of each step, which continues the one before."""
     values = settings.model_dump()
     members, ensemble, trees = values["members"], values["ensemble"], settings.ensemble.trees
-    one = values | {"ensemble": ensemble | {"trees": 1}}
+    one_tree = values | {"ensemble": ensemble | {"trees": 1}}
     without = members | {NETWORKS: members[NETWORKS] | {"weight": 0.0}}
-    yield WITHOUT_NETWORKS, Experiment(**one | {"members": without})
-    yield "1 tree", Experiment(**one)
+    yield WITHOUT_NETWORKS, Experiment(**one_tree | {"members": without})
+    yield "1 tree", Experiment(**one_tree)
     if trees > 1:
         yield f"{trees} trees", settings
 
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return seconds and scores by the systems' names."""
-    found = {}
+    result = {}
     for row in scored(rows):
-        found[f"{row['system']}_seconds"] = round(row["seconds"], 1)
-        found |= {f"{row['system']}_{measure}": round(row["scores"][measure], 4) for measure in MEASURES}
-    return found
+        result[f"{row['system']}_seconds"] = round(row["seconds"], 1)
+        result |= {f"{row['system']}_{measure}": round(row["scores"][measure], 4) for measure in MEASURES}
+    return result
 
 
 def scored(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

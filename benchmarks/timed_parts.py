@@ -80,10 +80,10 @@ def measure_within(parts: Mapping[str, Part], minutes: float, path: Path, *, thr
             while waiting:
                 running = waiting.pop(0)
                 try:
-                    for found, of_part in parts[running]():
+                    for measured, of_part in parts[running]():
                         for row in of_part:
                             add(running, row)
-                        figures |= found
+                        figures |= measured
                         if figures:
                             results_file.write(path, figures, rows)
                 except SettingsError as error:

@@ -89,13 +89,13 @@ def _steps(trial: Trial, place: int) -> int:
 def replayed(trials: Sequence[Trial], epoch: int, side_by_side: int, sweep: Sweep) -> dict[str, float]:
     """Return means over random orders of the trials."""
     random = np.random.default_rng(0)
-    best, every = best_trial(trials), sum(trial.steps for trial in trials)
+    best, all_steps = best_trial(trials), sum(trial.steps for trial in trials)
     saved, kept, lost = [], [], []
     for _ in range(ORDERS):
         order = [trials[place] for place in random.permutation(len(trials))]
         spent = replay(order, epoch, side_by_side, sweep)
         ended = [trial for trial in trials if spent[trial.number] == trial.steps]
-        saved.append(1 - sum(spent.values()) / every)
+        saved.append(1 - sum(spent.values()) / all_steps)
         kept.append(float(best in ended))
         lost.append((best.score or 0) - max((trial.score or 0 for trial in ended), default=0.0))
     return {
@@ -121,13 +121,13 @@ def main(arguments: list[str] | None = None) -> None:
             part=options.part, search="random", early_stopping=False,
         )  # fmt: skip
         connect()
-        found: dict[str, list[Trial]] = {}
+        trials_of: dict[str, list[Trial]] = {}
         asha = replace(full, name=f"{settings.name}-tuning-asha", early_stopping=True)
         for kind, sweep in (("full", full), ("asha", asha)):
-            found[kind] = run_sweep(sweep, corpus)
-            rows += [{"sweep": kind, **trial.as_json()} for trial in found[kind]]
-        finished = [trial for trial in found["full"] if trial.state == "finished"]
-        figures = summary(found) | replayed(finished, full.documents(corpus), 2, full)
+            trials_of[kind] = run_sweep(sweep, corpus)
+            rows += [{"sweep": kind, **trial.as_json()} for trial in trials_of[kind]]
+        finished = [trial for trial in trials_of["full"] if trial.state == "finished"]
+        figures = summary(trials_of) | replayed(finished, full.documents(corpus), 2, full)
     except (SettingsError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -92,9 +92,9 @@ def compute_vectors(corpus: Corpus, directory: Path, console: Console) -> dict[s
     factorise(paths, dimension, seed=0)
     ppmi = time.perf_counter() - start
     done = read_json(directory / "done.json")
-    found = {**key, "seconds": {"ppmi": ppmi, "skip_gram": done["seconds"]}, "gensim": done["version"]}
-    about.write_text(json.dumps(found))
-    return found
+    content = {**key, "seconds": {"ppmi": ppmi, "skip_gram": done["seconds"]}, "gensim": done["version"]}
+    about.write_text(json.dumps(content))
+    return content
 
 
 def scores(settings: Experiment) -> dict[str, float]:
@@ -110,17 +110,17 @@ def scores(settings: Experiment) -> dict[str, float]:
 
 def figures(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Return the figures of the rows so far."""
-    found: dict[str, float] = {}
+    result: dict[str, float] = {}
     for kind in KINDS:
         own = [row["scores"] for row in rows if row["kind"] == kind]
         if own:
-            found |= {f"{kind}_{column}": statistics.mean(score[column] for score in own) for column in COLUMNS}
+            result |= {f"{kind}_{column}": statistics.mean(score[column] for score in own) for column in COLUMNS}
             gains = [score["nDCG@5"] for score in own]
-            found[f"{kind}_spread"] = max(gains) - min(gains)
+            result[f"{kind}_spread"] = max(gains) - min(gains)
     seconds = {row["kind"]: row["vector_seconds"] for row in rows}
     if len(seconds) == len(KINDS):
-        found["speedup"] = seconds["skip_gram"] / seconds["ppmi"]
-    return {name: round(value, 4) for name, value in found.items()}
+        result["speedup"] = seconds["skip_gram"] / seconds["ppmi"]
+    return {name: round(value, 4) for name, value in result.items()}
 
 
 def main(arguments: list[str] | None = None) -> None:

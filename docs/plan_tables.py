@@ -34,8 +34,8 @@ def flags(labels: int, workers: int) -> dict[str, object]:
 
 def command(labels: int, workers: int) -> str:
     """Return the command that prints the plan."""
-    given = " ".join(f"--{name} {value}" for name, value in flags(labels, workers).items())
-    return f"axml-ray plan --config amazon3m {given} --gpus {workers} --memory {MEMORY} --rate {RATE}"
+    words = " ".join(f"--{name} {value}" for name, value in flags(labels, workers).items())
+    return f"axml-ray plan --config amazon3m {words} --gpus {workers} --memory {MEMORY} --rate {RATE}"
 
 
 def settings_of(labels: int, workers: int) -> Experiment:
@@ -90,10 +90,10 @@ def table(labels: int) -> str:
 
 def memory_of(plan: TrainingPlan) -> dict[str, float]:
     """Return the share of a machine's memory, or of its GPU's, that each phase needs."""
-    found = {phase.name: phase.memory / GIB / MAIN_MEMORY for phase in plan.phases if phase.memory}
-    found["networks, on the GPU"] = max(level.memory.total for level in plan.levels) / GIB / MEMORY
-    found["predict, on the GPU"] = next(one.disk for one in plan.phases if one.name == "networks") / GIB / MEMORY
-    return found
+    shares = {phase.name: phase.memory / GIB / MAIN_MEMORY for phase in plan.phases if phase.memory}
+    shares["networks, on the GPU"] = max(level.memory.total for level in plan.levels) / GIB / MEMORY
+    shares["predict, on the GPU"] = next(phase.disk for phase in plan.phases if phase.name == "networks") / GIB / MEMORY
+    return shares
 
 
 def limits() -> str:
@@ -132,8 +132,8 @@ def with_tables(page: str) -> str:
     """Return a page with its tables made again."""
     for name, make in TABLES.items():
         begin, end = f"<!-- {name}: python docs/plan_tables.py -->\n", f"<!-- end of {name} -->\n"
-        before, found, rest = page.partition(begin)
-        if found:
+        before, separator, rest = page.partition(begin)
+        if separator:
             page = before + begin + "\n" + make() + "\n" + end + rest.partition(end)[2]
     return page
 

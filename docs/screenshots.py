@@ -51,7 +51,7 @@ class LocalHandle:
 
 def start_server(bundle: Path) -> tuple[uvicorn.Server, threading.Thread]:
     """Start the application in a thread of this process, on a free port."""
-    settings, ready = ServingSettings(), threading.Event()
+    settings, answers = ServingSettings(), threading.Event()
     handles: list[Any] = [LocalHandle()]
     service = Service(settings, FanOut(handles, settings.time_limit_s))
     server = uvicorn.Server(uvicorn.Config(make_api(service, []), port=0, log_level="error"))
@@ -61,12 +61,12 @@ def start_server(bundle: Path) -> tuple[uvicorn.Server, threading.Thread]:
         task = asyncio.create_task(server.serve())
         while not (server.started or task.done()):
             await asyncio.sleep(0.01)
-        ready.set()
+        answers.set()
         await task
 
     thread = threading.Thread(target=lambda: asyncio.run(run()))
     thread.start()
-    if not ready.wait(120) or not server.started:
+    if not answers.wait(120) or not server.started:
         raise RuntimeError(f"{bundle}: the server did not start")
     return server, thread
 

@@ -45,14 +45,14 @@ def render() -> str:
 
 def names() -> list[str]:
     """Return the paths of all settings, such as `tree.height`."""
-    every = []
+    keys = []
     for name, field in Experiment.model_fields.items():
         model = _model(field.annotation)
         if model is None:
-            every.append(name)
+            keys.append(name)
         else:
-            every += [f"{prefix}.{key}" for prefix, _, fields in _group(name, model) for key, _ in fields]
-    return every
+            keys += [f"{prefix}.{key}" for prefix, _, fields in _group(name, model) for key, _ in fields]
+    return keys
 
 
 def _group(prefix: str, model: type[BaseModel]) -> Iterator[tuple[str, type[BaseModel], list[tuple[str, Any]]]]:

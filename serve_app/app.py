@@ -99,9 +99,11 @@ def members_memory(bundle: Bundle, names: Sequence[str] | None) -> float:
 
     At most half of the largest node, as the old and the new replica are there during a roll-out.
     """
-    others = [] if names is None else [f"{entry.path}/" for entry in bundle.manifest.members if entry.name not in names]
+    left_out = (
+        [] if names is None else [f"{entry.path}/" for entry in bundle.manifest.members if entry.name not in names]
+    )
     # Files outside of the members' directories are common to all.
-    size = sum(file.bytes for name, file in bundle.manifest.files.items() if not name.startswith(tuple(others)))
+    size = sum(file.bytes for name, file in bundle.manifest.files.items() if not name.startswith(tuple(left_out)))
     return min(predictor_bytes(size), largest_node("memory") // 2)
 
 

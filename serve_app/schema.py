@@ -59,8 +59,8 @@ class TagRequest(Schema):
     def conditions(self) -> LabelConditions | None:
         """The conditions on labels, if there are any."""
         fields = {name: getattr(self, name) for name in LabelConditions.model_fields}
-        given = {name: tuple(values) for name, values in fields.items() if values is not None}
-        return LabelConditions(**given) if given else None
+        conditions = {name: tuple(values) for name, values in fields.items() if values is not None}
+        return LabelConditions(**conditions) if conditions else None
 
     @model_validator(mode="after")
     def _one_of_both(self) -> Self:

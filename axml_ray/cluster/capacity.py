@@ -53,10 +53,10 @@ def reservable_memory(needed: float, processes: int = 1, resources: Mapping[str,
         processes: number of processes.
         resources: what else a process requires, as in `max_processes`.
     """
-    memory, others = min(needed, MOST_OF_NODE * largest_node("memory")), resources or {}
-    if others and max_processes(others) < processes:
+    memory, other_resources = min(needed, MOST_OF_NODE * largest_node("memory")), resources or {}
+    if other_resources and max_processes(other_resources) < processes:
         return int(memory)
-    while memory > 1 and max_processes({**others, "memory": memory / MOST_OF_NODE}) < processes:
+    while memory > 1 and max_processes({**other_resources, "memory": memory / MOST_OF_NODE}) < processes:
         memory /= 1.25
     return int(memory)
 
@@ -107,8 +107,8 @@ def is_refused(processes: int, resources: Mapping[str, float]) -> bool:
     """Return whether an autoscaler of version 2 has said that it cannot provide requested nodes for such processes."""
     refused = _state_of_version_2().infeasible_cluster_resource_constraints
     requests = (request for constraint in refused for request in constraint.resource_requests)
-    wanted = processes, dict(resources)
-    return any((each.count, dict(each.request.resources_bundle)) == wanted for each in requests)
+    needed = processes, dict(resources)
+    return any((each.count, dict(each.request.resources_bundle)) == needed for each in requests)
 
 
 def _state_of_version_2() -> Any:

@@ -47,22 +47,22 @@ class Process(NamedTuple):
 
 def running_processes() -> dict[int, Process]:
     """Return all processes of this machine by their id, without zombies."""
-    found: dict[int, Process] = {}
+    processes: dict[int, Process] = {}
     if Path("/proc/self/stat").exists():
         for directory in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):  # it has just ended
                 # fields 3, 4, 6 and 22 of proc(5); the second is a name, which may have spaces and brackets
                 fields = (directory / "stat").read_text(errors="replace").rpartition(")")[2].split()
                 if fields[0] not in "ZX":
-                    found[int(directory.name)] = Process(int(fields[1]), int(fields[3]), fields[19])
-        return found
+                    processes[int(directory.name)] = Process(int(fields[1]), int(fields[3]), fields[19])
+        return processes
     listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,state=,lstart="], capture_output=True, text=True, check=True)
     for line in listed.stdout.splitlines():
         pid, parent, state, started = line.split(None, 3)
         if not state.startswith("Z"):
             with suppress(OSError):
-                found[int(pid)] = Process(int(parent), os.getsid(int(pid)), started)
-    return found
+                processes[int(pid)] = Process(int(parent), os.getsid(int(pid)), started)
+    return processes
 
 
 class Head(NamedTuple):
@@ -87,14 +87,14 @@ class Head(NamedTuple):
             known: an earlier result, with which children of a process that has ended since are still found.
         """
         running = running_processes()
-        found = {pid for pid, started in known.items() if pid in running and running[pid].started == started}
+        own = {pid for pid, started in known.items() if pid in running and running[pid].started == started}
         head = running.get(self.pid)
         # The system does not reuse the id of a session that still has processes.
         if head is None or head.started == self.started:
-            found |= {pid for pid, process in running.items() if self.pid in (pid, process.session)}
-        while more := {pid for pid, process in running.items() if process.parent in found} - found:
-            found |= more
-        return {pid: running[pid].started for pid in found}
+            own |= {pid for pid, process in running.items() if self.pid in (pid, process.session)}
+        while more := {pid for pid, process in running.items() if process.parent in own} - own:
+            own |= more
+        return {pid: running[pid].started for pid in own}
 
     def stop(self) -> int:
         """Stop all its processes, wait until they have ended, and remove their files.
@@ -127,8 +127,8 @@ class Head(NamedTuple):
 
     def sessions(self) -> list[Path]:
         """Return the directories of its sessions."""
-        found = Path(self.ray_directory).glob(f"session_*_{self.pid}")
-        return [path for path in found if path.name >= self.first_session]
+        directories = Path(self.ray_directory).glob(f"session_*_{self.pid}")
+        return [path for path in directories if path.name >= self.first_session]
 
     def remove_files(self) -> None:
         """Remove its sessions, the links to them, and its address, which `serve run` would try to reach for minutes."""
@@ -177,7 +177,7 @@ def check_ports(ports: dict[str, int]) -> None:
 def environment(temporary: Path, directory: Path) -> dict[str, str]:
     """Return the environment of the head, which submitted jobs inherit."""
     defaults = RAY_VARIABLES | ONE_ARENA | {MODE: "token"}
-    here = str(Path.cwd())
+    working_directory = str(Path.cwd())
     return {
         **defaults,
         **os.environ,
@@ -185,8 +185,8 @@ def environment(temporary: Path, directory: Path) -> dict[str, str]:
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         "RAY_TMPDIR": str(directory),
         "TMPDIR": str(temporary),
-        "AXML_RAY_HOME": here,
-        "PYTHONPATH": here,
+        "AXML_RAY_HOME": working_directory,
+        "PYTHONPATH": working_directory,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
     }
 
@@ -243,8 +243,8 @@ def start(ports: dict[str, int], num_cpus: int, object_store_memory: int) -> Non
         end = time.monotonic() + START_S
         while not answers(url):
             if process.poll() is not None:
-                said = " | ".join(LOG.read_text(encoding="utf-8", errors="replace").split("\n")[-4:-1])
-                raise JobError(f"the Ray head ended while it started; {LOG} says: {said}")
+                last_lines = " | ".join(LOG.read_text(encoding="utf-8", errors="replace").split("\n")[-4:-1])
+                raise JobError(f"the Ray head ended while it started; {LOG} says: {last_lines}")
             if time.monotonic() > end:
                 raise JobError(f"the Ray head didn't answer at {url} within {START_S} s; see {LOG}")
             time.sleep(0.5)

@@ -42,8 +42,8 @@ def check_nodes_see(*directories: Path, files: tuple[Path, ...] = ()) -> None:
         expected |= dict(probes.enter_context(_probe(directory)) for directory in directories)
         asked = {}
         for node in nodes:
-            here = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-            task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=here)(missing)
+            on_node = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+            task = ray.remote(num_cpus=0, max_retries=0, scheduling_strategy=on_node)(missing)
             asked[task.remote(expected)] = node
         for answer in ray.wait(list(asked), num_returns=len(asked), timeout=ANSWER_SECONDS)[0]:
             with suppress(ray.exceptions.RayError):  # the node has gone, and with it what it lacked
@@ -94,10 +94,10 @@ def sharing_files(directory: Path) -> dict[str, Any]:
 
     if url_of(directory) is None:
         return {}
-    here = ray.get_runtime_context().get_node_id()
-    if not any(node["NodeID"] == here and node["Resources"].get("CPU", 0) >= 1 for node in ray.nodes()):
+    node_id = ray.get_runtime_context().get_node_id()
+    if not any(node["NodeID"] == node_id and node["Resources"].get("CPU", 0) >= 1 for node in ray.nodes()):
         raise SettingsError(
             f"{with_urls(directory)}: is prepared on the node of this job, which has no CPU for tasks; start the job "
             "on another node, for example with ray job submit --entrypoint-num-cpus 1"
         )
-    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=False)}
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node_id, soft=False)}

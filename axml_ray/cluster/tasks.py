@@ -117,8 +117,8 @@ def maps_on_node(memory: float) -> Callable[[Callable[[T], Result], Iterable[T]]
 
     def mapped(work: Callable[[T], Result], jobs: Iterable[T]) -> Iterator[Result]:
         node = ray.get_runtime_context().get_node_id()
-        here = NodeAffinitySchedulingStrategy(node, soft=False)
-        return map_in_tasks(work, jobs, memory, {"scheduling_strategy": here})
+        on_node = NodeAffinitySchedulingStrategy(node, soft=False)
+        return map_in_tasks(work, jobs, memory, {"scheduling_strategy": on_node})
 
     return mapped
 

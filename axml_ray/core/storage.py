@@ -124,11 +124,11 @@ def fetch(path: Path, names: Collection[str] | None = None, *, recursive: bool =
 
 def _fetch(path: Path, names: Collection[str] | None, recursive: bool) -> None:
     # Listed before the store: what another process on this node publishes meanwhile must not seem to be gone.
-    here = [path] if path.is_file() else list(_visible(path, recursive))
+    local_files = [path] if path.is_file() else list(_visible(path, recursive))
     stored = {path / name: file for name, file in _index(path, recursive).items()}
-    gone = [file for file in here if file not in stored]
-    wanted = {file: entry for file, entry in stored.items() if names is None or str(file.relative_to(path)) in names}
-    if not gone and all(_is_current(file, entry) for file, entry in wanted.items()):
+    gone = [file for file in local_files if file not in stored]
+    needed = {file: entry for file, entry in stored.items() if names is None or str(file.relative_to(path)) in names}
+    if not gone and all(_is_current(file, entry) for file, entry in needed.items()):
         return
     with lock_copy(path):
         for file in gone:
@@ -136,7 +136,7 @@ def _fetch(path: Path, names: Collection[str] | None, recursive: bool) -> None:
             if file.parent != path:
                 with suppress(OSError):  # it is not empty
                     file.parent.rmdir()
-        stale = [(file, entry) for file, entry in wanted.items() if not _is_current(file, entry)]
+        stale = [(file, entry) for file, entry in needed.items() if not _is_current(file, entry)]
         with ThreadPoolExecutor(THREADS) as threads:
             list(threads.map(lambda one: _download(*one), stale))
 
@@ -254,15 +254,15 @@ def write(path: Path, content: bytes) -> None:
 
 def children(directory: Path) -> set[Path]:
     """Return the files and directories in a directory, hidden ones too; none if it does not exist."""
-    found = set(directory.iterdir()) if directory.is_dir() else set()
+    entries = set(directory.iterdir()) if directory.is_dir() else set()
     if url_of(directory) is not None:
         from pyarrow import fs
 
         store, key = _locate(directory)
         with _explained(directory):
             listed = store.get_file_info(fs.FileSelector(key, allow_not_found=True))
-        found |= {directory / info.base_name for info in listed}
-    return found
+        entries |= {directory / info.base_name for info in listed}
+    return entries
 
 
 # The store
@@ -321,19 +321,19 @@ def _index(path: Path, recursive: bool) -> dict[str, StoredFile]:
         for name in infos:
             if name.rpartition("/")[2] == MANIFEST:
                 manifests[name.removesuffix(MANIFEST)] = _entries(store, f"{key}/{name}")
-    found = {}
+    files = {}
     for name, info in infos.items():
         is_hidden = any(part.startswith(".") for part in name.split("/"))
         if not is_hidden and not any(name.startswith(unit) for unit in manifests):
-            found[name] = StoredFile(info.path, info.size, _mtime_ns(info))
+            files[name] = StoredFile(info.path, info.size, _mtime_ns(info))
     for unit, entries in manifests.items():
         for name, entry in entries.items():
             info = infos.get(unit + entry["object"])
             if info is None or info.size != entry["bytes"]:
                 raise FileNotFoundError(f"{unit}{name} is missing or not {entry['bytes']} bytes long")
             mtime_ns = _mtime_ns(info, entry["sha256"])
-            found[unit + name] = StoredFile(info.path, info.size, mtime_ns, entry["sha256"])
-    return found
+            files[unit + name] = StoredFile(info.path, info.size, mtime_ns, entry["sha256"])
+    return files
 
 
 def _entries(store: Any, key: str) -> dict[str, dict[str, Any]]:
@@ -370,8 +370,8 @@ def _visible(directory: Path, recursive: bool = True) -> Iterator[Path]:
 
 def _is_current(path: Path, stored: StoredFile) -> bool:
     with suppress(FileNotFoundError):
-        here = path.stat()
-        return (here.st_size, here.st_mtime_ns) == (stored.size, stored.mtime_ns)
+        local = path.stat()
+        return (local.st_size, local.st_mtime_ns) == (stored.size, stored.mtime_ns)
     return False
 
 

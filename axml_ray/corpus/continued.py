@@ -113,13 +113,13 @@ def check_kept_texts(continued: Path, digests: np.ndarray) -> str | None:
     lost = int((~np.isin(old, digests)).sum())
     if not lost:
         return None
-    found = f"{lost:,} of {len(old):,} training texts of {continued} are not among the texts any more"
+    problem = f"{lost:,} of {len(old):,} training texts of {continued} are not among the texts any more"
     if lost > MAX_LOST_SHARE * len(old):
         raise SettingsError(
-            f"corpus.train: {found}, so other versions of them could be drawn for validation or test, although "
+            f"corpus.train: {problem}, so other versions of them could be drawn for validation or test, although "
             "networks were trained on them; give the old files unchanged, or train a new run without --continue"
         )
-    return f"{found}; if they were changed, scores of the new versions may be too good"
+    return f"{problem}; if they were changed, scores of the new versions may be too good"
 
 
 def _texts(corpus: Corpus, split: str) -> Iterator[list[str]]:

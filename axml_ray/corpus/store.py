@@ -209,5 +209,5 @@ class Corpus:
 
     def clustering_features(self) -> sparse.csr_matrix:
         """Load what label trees are clustered by: given features or TF-IDF, float32 CSR [trained labels, features]."""
-        given = self.directory / GIVEN_FEATURES
-        return sparse.load_npz(given) if given.is_file() else self.label_features()
+        path = self.directory / GIVEN_FEATURES
+        return sparse.load_npz(path) if path.is_file() else self.label_features()

@@ -163,7 +163,7 @@ def held_out_quality(validation: Validation, fixed: Mapping[str, Mapping[str, fl
         name: out_of_fold(TopCalibration, _reweighted(short, w), CALIBRATED, HALVES) for name, w in fixed.items()
     }
     rankings[FITTED] = out_of_fold(PenalisedWeights, short, CALIBRATED, HALVES)
-    return {name: ndcg_at(one.labels, truth.values, truth.offsets, MEASURED) for name, one in rankings.items()}
+    return {name: ndcg_at(ranking.labels, truth.values, truth.offsets, MEASURED) for name, ranking in rankings.items()}
 
 
 def kind_weights(members: MemberWeights) -> dict[str, float]:

@@ -213,8 +213,8 @@ class Tagger:
             best = self.codec.mask(best, self.codec.has_words(batch), label_ids)
             rows = self.codec.decode(best, threshold)
             if explain:
-                ids, given = best.labels.tolist(), scored is not None
-                rows = [self._explain(*row, given) for row in zip(batch, ids, rows, strict=True)]
+                ids, is_given = best.labels.tolist(), scored is not None
+                rows = [self._explain(*row, is_given) for row in zip(batch, ids, rows, strict=True)]
             results += rows
         return results
 

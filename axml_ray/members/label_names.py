@@ -157,11 +157,11 @@ class LabelNames(SparseMember):
         `is_true`, bool [P], says whether each label is true for a training document, which is left out of its own
         counts.
         """
-        one, own = (0, 0) if is_true is None else (1, is_true)
+        self_named, own = (0, 0) if is_true is None else (1, is_true)
         named, true, counts = (each[pairs.labels] for each in (self.named, self.true, self.counts))
-        q = (true - own + PRIOR * self._mean) / (named - one + PRIOR)
+        q = (true - own + PRIOR * self._mean) / (named - self_named + PRIOR)
         return np.column_stack([
-            np.log(q) - np.log1p(-q), np.log1p(named - one), np.log1p(counts - own), pairs.lead,
+            np.log(q) - np.log1p(-q), np.log1p(named - self_named), np.log1p(counts - own), pairs.lead,
             np.log(pairs.times), pairs.several, pairs.whole, np.log(pairs.words),
         ])  # fmt: skip
 

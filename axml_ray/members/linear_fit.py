@@ -214,10 +214,10 @@ def join_ranges(files: Sequence[Path], arrays: dict[str, np.ndarray], path: Path
     nodes: dict[int, int] = {}
     weights: dict[int, int] = {}
     for file in files:
-        found, about = open_arrays(file, ABOUT)
+        fitted, about = open_arrays(file, ABOUT)
         level = int(about["level"])
-        nodes[level] = nodes.get(level, 0) + len(found["offsets.nodes"]) - 1
-        weights[level] = weights.get(level, 0) + len(found["values.nodes"])
+        nodes[level] = nodes.get(level, 0) + len(fitted["offsets.nodes"]) - 1
+        weights[level] = weights.get(level, 0) + len(fitted["values.nodes"])
     for level, count in weights.items():
         shapes |= {
             f"values.{level}": (np.dtype(np.float32), (count,)),
@@ -230,9 +230,9 @@ def join_ranges(files: Sequence[Path], arrays: dict[str, np.ndarray], path: Path
             written[name][:] = array
         node, weight = dict.fromkeys(nodes, 0), dict.fromkeys(nodes, 0)
         for file in files:
-            found, about = open_arrays(file, ABOUT)
+            fitted, about = open_arrays(file, ABOUT)
             level = int(about["level"])
-            values, words, offsets = (found[f"{part}.nodes"] for part in PARTS)
+            values, words, offsets = (fitted[f"{part}.nodes"] for part in PARTS)
             inside = slice(weight[level], weight[level] + len(values))
             written[f"values.{level}"][inside], written[f"words.{level}"][inside] = values, words
             # The last offset of a range is the first one of the next.

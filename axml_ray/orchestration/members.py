@@ -98,13 +98,13 @@ def fit_members(
     for spec in run.members:
         by_kind.setdefault(spec.kind, []).append(spec)
     networks = [kind for kind in by_kind if kinds()[kind].load().trained_by_workers]
-    others = [kind for kind in by_kind if kind not in networks]
-    must_train = not all(one.is_fitted for kind in networks for one in by_kind[kind])
+    without_networks = [kind for kind in by_kind if kind not in networks]
+    must_train = not all(member.is_fitted for kind in networks for member in by_kind[kind])
     if must_train:
         check_fits(run.settings.resources)
         if run.settings.resources.gpus_per_worker:  # networks come last, hours later
             check_device(reserved_device, run.settings.resources.of_a_worker)
-    for kind in [*others, *networks]:
+    for kind in [*without_networks, *networks]:
         if must_train and kind == networks[0]:
             before_networks()
         began, missing = time.monotonic(), [spec for spec in by_kind[kind] if not spec.is_fitted]
@@ -129,8 +129,8 @@ def _train(run: Run, specs: list[MemberSpec], follow: Follow, stopped: Callable[
     # max_calls=1: a process that stayed for the next member would keep its memory, and Ray Train's controller.
     if resources.max_workers > 1 or os.environ.get(PREEMPTION_WATCHER) != "0":
         # Where the driver is, as the group is lost with the node of this task.
-        here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
-        task = ray.remote(num_cpus=0, max_retries=2, max_calls=1, scheduling_strategy=here)(train_on_group)
+        on_this_node = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+        task = ray.remote(num_cpus=0, max_retries=2, max_calls=1, scheduling_strategy=on_this_node)(train_on_group)
         tasks = {task.remote(run.settings, spec.name, run.lease, memory): spec for spec in specs}
     else:
         reserved = resources.of_a_worker

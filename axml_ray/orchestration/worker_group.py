@@ -78,7 +78,7 @@ def _check_snapshot(storage: Path) -> None:
     try:
         object_store.fetch(storage / SNAPSHOT)
         listed = read_json(storage / SNAPSHOT)["checkpoint_results"]
-        is_whole = all(object_store.sizes(storage / one["checkpoint_dir_name"]) for one in listed)
+        is_whole = all(object_store.sizes(storage / entry["checkpoint_dir_name"]) for entry in listed)
     except (OSError, ValueError, KeyError, TypeError):
         is_whole = False
     if not is_whole:

@@ -65,11 +65,11 @@ def choose_machines(settings: Experiment, gpus: int | None, memory: float | None
     else:
         share = 1.0 if gpus is not None else resources.gpus_per_worker
         units, device = float(gpus) if gpus is not None else resources.min_workers * share, "cuda"
-        here = torch.cuda.is_available()
+        has_gpu = torch.cuda.is_available()
         if memory is None:
-            memory = torch.cuda.get_device_properties(0).total_memory / GIB if here else ASSUMED_GPU_GIB
+            memory = torch.cuda.get_device_properties(0).total_memory / GIB if has_gpu else ASSUMED_GPU_GIB
             memory *= min(1.0, share)
-            source = "of this machine's GPU" if here else "assumed; give another value by --memory GIB"
+            source = "of this machine's GPU" if has_gpu else "assumed; give another value by --memory GIB"
     # A GPU that is not here has a 16-bit format.
     is_known = device == "cpu" or precision != "auto" or torch.cuda.is_available()
     return Machines(

@@ -108,7 +108,7 @@ def task_memory(settings: Experiment, counts: Counts, machines: Machines | None 
     ]  # fmt: skip
     if not levels:
         return needed
-    needed["worker"] = max(main_memory(counts, one) if machines.accelerator else one.total for one in levels)
+    needed["worker"] = max(main_memory(counts, level) if machines.accelerator else level.total for level in levels)
     if settings.network.label_vector_init != "random":  # each worker reads the features of all labels
         starting = corpus_bytes(counts) + levels[-1].label_table + STARTING_BYTES * label_terms(counts)
         needed["worker"] = max(needed["worker"], PROCESS_BYTES + starting)
@@ -166,13 +166,13 @@ class RunPhases:
     @cached_property
     def costs(self) -> dict[str, tuple[int, FitCosts]]:
         """Return the number of members of each kind without networks, and the costs of one."""
-        found = {}
+        costs = {}
         for kind, own in self.settings.members.chosen.items():
             implementation: type[Member] = kinds()[kind].load()
             if not implementation.trained_by_workers:
                 count = implementation.number_in_run(self.settings, own, self.counts.labels)
-                found[kind] = count, implementation.costs(self.settings, own, self.counts)
-        return found
+                costs[kind] = count, implementation.costs(self.settings, own, self.counts)
+        return costs
 
     @cached_property
     def networks(self) -> int:
@@ -229,9 +229,9 @@ class RunPhases:
     def fit_seconds(self, cores: int) -> float:
         """Return the seconds in which cores fit the members without networks and rank the validation documents."""
         seconds = matrix_entries(self.counts, self.settings.features) / COUNTED_PER_SECOND
-        for count, one in self.costs.values():
-            ranked = self.counts.valid_documents * one.text_seconds
-            seconds += count * (one.seconds + one.part_seconds / min(cores, one.parts or 1) + ranked)
+        for count, cost in self.costs.values():
+            ranked = self.counts.valid_documents * cost.text_seconds
+            seconds += count * (cost.seconds + cost.part_seconds / min(cores, cost.parts or 1) + ranked)
         return seconds
 
     def _members(self) -> Iterator[Phase]:
@@ -292,10 +292,10 @@ class RunPhases:
     def _predictions(self) -> Iterator[Phase]:
         counts, settings = self.counts, self.settings
         of_networks = FLOAT * sum(self.network_values)
-        files = self.networks * of_networks + sum(count * one.files for count, one in self.costs.values())
+        files = self.networks * of_networks + sum(count * cost.files for count, cost in self.costs.values())
         documents = counts.valid_documents + counts.test_documents
         members = self.networks + sum(count for count, _ in self.costs.values())
-        of_text = sum(count * one.text_seconds for count, one in self.costs.values()) / self.cores
+        of_text = sum(count * cost.text_seconds for count, cost in self.costs.values()) / self.cores
         seconds: float | None = documents * of_text
         if self.networks:
             forward = sum(
@@ -306,7 +306,7 @@ class RunPhases:
             seconds = None if self.rate is None else documents * (of_text + operations / self.rate)
         ranked = documents * (members + 1) * settings.ensemble.top_labels * RANKED_BYTES
         names = LABEL_BYTES * counts.labels
-        largest = max([of_networks if self.networks else 0, *(one.files for _, one in self.costs.values())])
+        largest = max([of_networks if self.networks else 0, *(cost.files for _, cost in self.costs.values())])
         evaluating = documents * (members + 1) / EVALUATED_PER_SECOND
         # A bundle has networks in 16 bits, and the names of the labels.
         bundle = files - self.networks * of_networks // 2 + 2 * WORD_BYTES * counts.labels

@@ -141,8 +141,8 @@ def describe_continuation(current: "Run", old: "Run") -> str:
     """Return what a run takes from the run that it continues, and what is fitted anew, as one line."""
     continued, labels = old.corpus.trained, current.corpus.trained
     anew = {info.kind.replace("_", " ") for info in current.member_infos if not info.implementation.continues}
-    others = f"; fitted anew: {', '.join(sorted(anew))}" if anew else ""
+    fitted_anew = f"; fitted anew: {', '.join(sorted(anew))}" if anew else ""
     return (
         f"continuing from {old.layout.directory}: {continued:,} labels with their weights, "
-        f"{labels - continued:,} new{others}"
+        f"{labels - continued:,} new{fitted_anew}"
     )

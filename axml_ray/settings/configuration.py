@@ -169,8 +169,8 @@ def build(
     `config` is the path of the file, for messages; `flags` are the settings of the command line.
     """
     overrides = overrides or {}
-    for given, place in ((content, f"{config}: "), (overrides, "")):
-        if renamed := [message for key, _ in by_path(given) if (message := describe_renamed(key))]:
+    for source, place in ((content, f"{config}: "), (overrides, "")):
+        if renamed := [message for key, _ in by_path(source) if (message := describe_renamed(key))]:
             raise SettingsError(place + "; ".join(renamed))
     kinds()  # so that the model has the settings of plugins
     flags = flags or {}

@@ -202,18 +202,18 @@ class Checkpoints:
         manifests = {
             place: read_manifest(place, MANIFEST, FORMAT, self.key) for place in [self.directory, *sorted(stored)]
         }
-        found = {about["id"]: (place, about) for place, about in manifests.items() if about is not None}
-        best = max(found, key=lambda number: found[number][1]["position"]["step"], default=-1)
+        complete = {about["id"]: (place, about) for place, about in manifests.items() if about is not None}
+        best = max(complete, key=lambda number: complete[number][1]["position"]["step"], default=-1)
         # On a network file system, files may reach other workers later, and all must do the same: rank 0 decides.
         best = int(training.context.from_first(torch.tensor([best])))
         if best < 0:
             return False
-        if best not in found:
+        if best not in complete:
             raise JobError(
                 f"{self.directory}: rank 0 sees a complete checkpoint, this worker does not; check that all "
                 "workers share the run's directory, and start the job again"
             )
-        self._restore(training, *found[best])
+        self._restore(training, *complete[best])
         return True
 
     @torch.no_grad()

@@ -103,9 +103,9 @@ def read_manifest(directory: Path, name: str, form: str, key: str | None = None)
         sizes = dict.fromkeys(map(ROWS.format, range(manifest["workers"]))) | manifest["files"]
     except (OSError, ValueError, KeyError, TypeError):  # missing, damaged, or the manifest of something else
         return None
-    found = storage.sizes(directory)
+    stored = storage.sizes(directory)
     for file, size in sizes.items():
-        if found.get(file, -1) != size:  # of rows that the manifest lacks, no size is known
+        if stored.get(file, -1) != size:  # of rows that the manifest lacks, no size is known
             log.warning("WARNING: %s is missing or has another size; %s is not used", directory / file, directory)
             return None
     # Each worker fetches its rows alone.
@@ -138,10 +138,10 @@ def check_rows(work: Path, context: DistributedContext) -> None:
     sizes = row_sizes(work, context)
     if not context.is_first:
         return
-    seen = {name: file.size for name, file in storage.shared(work).items()} | storage.sizes(work)
+    stored = {name: file.size for name, file in storage.shared(work).items()} | storage.sizes(work)
     for rank, size in enumerate(sizes):
         path = work / ROWS.format(rank)
-        if seen.get(path.name) != size:
+        if stored.get(path.name) != size:
             raise JobError(
                 f"{path}: worker {rank} wrote {size:,} bytes, which rank 0 does not see; check that all nodes share "
                 "the run's directory, and run the command again"

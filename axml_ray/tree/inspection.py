@@ -100,9 +100,9 @@ def find_label(index: LabelIndex, name: str) -> int:
             ids.setdefault(known, number)
             folded.setdefault(known.casefold(), number)
     name = composed(name)
-    found = ids.get(name, folded.get(name.casefold()))
-    if found is not None:
-        return found
+    label = ids.get(name, folded.get(name.casefold()))
+    if label is not None:
+        return label
     similar = [index.names[folded[known]] for known in difflib.get_close_matches(name.casefold(), folded, n=3)]
     fix = f"did you mean {' or '.join(repr(known) for known in similar)}?" if similar else "names are in labels.parquet"
     raise SettingsError(f"--label: no label with training documents is called {name!r}; {fix}")

@@ -88,7 +88,9 @@ def write_outcome(sweep: Sweep, corpus: Corpus, trials: Sequence[Trial]) -> Tria
 def curves_chart(trials: Sequence[Trial]) -> Markup:
     """Draw the scores of the best trials at the leaf level of the first tree, by the documents that it has seen."""
     curves = {
-        trial.number: [(one.documents, one.score) for one in trial.curve if one.is_of_labels and one.tree == 0]
+        trial.number: [
+            (point.documents, point.score) for point in trial.curve if point.is_of_labels and point.tree == 0
+        ]
         for trial in by_rank(trials)
     }
     lines = [Line(name=f"trial {number}", points=points) for number, points in curves.items() if points][:CURVES]

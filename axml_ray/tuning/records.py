@@ -99,8 +99,10 @@ def read_trial(directory: Path) -> Trial:
         for result in results
         if "group" in result
     ]
-    curve = tuple({(one.tree, one.level, one.step): one for one in evaluations}.values())
-    score = max((one.score for one in curve if one.is_of_labels), default=None)
+    curve = tuple(
+        {(evaluation.tree, evaluation.level, evaluation.step): evaluation for evaluation in evaluations}.values()
+    )
+    score = max((evaluation.score for evaluation in curve if evaluation.is_of_labels), default=None)
     end = results[-1] if results else {}
     state: State = "running"
     reason = None

@@ -117,7 +117,10 @@ class Space:
             # Read from the object, since a dump omits some settings that have their default.
             for key, value in getattr(base, group):
                 places = enumerate(value) if isinstance(value, tuple | list) else ()
-                values |= {f"{group}.{key}": value, **{f"{group}.{key}.{place}": one for place, one in places}}
+                values |= {
+                    f"{group}.{key}": value,
+                    **{f"{group}.{key}.{place}": place_value for place, place_value in places},
+                }
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")  # Optuna only warns of a value that is out of range

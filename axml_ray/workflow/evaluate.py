@@ -241,7 +241,8 @@ def explain_rows(run: Run, predictions: Predictions, text_of: Mapping[int, str])
             labels = combined.labels[place, :EXPLAINED_LABELS]
             labels_of[row] = [label for label in labels[0].tolist() if label >= 0]
             rankings = {
-                name: TopK(one.labels[place], one.scores[place]) for name, one in zip(names, of_members, strict=True)
+                name: TopK(ranking.labels[place], ranking.scores[place])
+                for name, ranking in zip(names, of_members, strict=True)
             }
             contributions[row] = combination.contributions(labels, rankings)[0]
         start += len(truth)
@@ -265,7 +266,9 @@ def explain_rows(run: Run, predictions: Predictions, text_of: Mapping[int, str])
                         explanation.words, explanation.spans, explanation.weights, strict=True
                     )
                 ],
-                contributions=[(given.member.title, given.points) for given in explanation.contributions],
+                contributions=[
+                    (contribution.member.title, contribution.points) for contribution in explanation.contributions
+                ],
             )
             for explanation in assemble(
                 text, read[row][1], labels_of[row], index, run.members, contributions[row], paths[row]

@@ -51,10 +51,12 @@ def name_labels(labels: Sequence[str], path: Path) -> list[str]:
         names, columns = _numbered_names([cells[0] for _, cells in rows], known), "line i names label i"
     else:
         names, columns = _tabled_names([cells for _, cells in rows], known)
-    found = [names.get(_key(label), "") for label in labels]
-    missing = [label for label, name in zip(labels, found, strict=True) if not name]
+    names_of_labels = [names.get(_key(label), "") for label in labels]
+    missing = [label for label, name in zip(labels, names_of_labels, strict=True) if not name]
     named = len(labels) - len(missing)
-    example = next((f", such as {label!r}: {name!r}" for label, name in zip(labels, found, strict=True) if name), "")
+    example = next(
+        (f", such as {label!r}: {name!r}" for label, name in zip(labels, names_of_labels, strict=True) if name), ""
+    )
     log.info("prepare: %s names %s of %s labels (%s%s)", path, f"{named:,}", f"{len(labels):,}", columns, example)
     if named < MIN_COMMON_SHARE * min(len(labels), len(names)) or not named:
         keys = [key for key in names if key not in known]
@@ -63,7 +65,7 @@ def name_labels(labels: Sequence[str], path: Path) -> list[str]:
             f"corpus.label_names: {path} names {named:,} of {len(labels):,} labels ({columns}). It has {key!r}, the "
             f"corpus {missing[0]!r}; write lines of label, tab, name, with labels as in the corpus"
         )
-    return [name or label for label, name in zip(labels, found, strict=True)]
+    return [name or label for label, name in zip(labels, names_of_labels, strict=True)]
 
 
 def read_rows(path: Path) -> Rows:

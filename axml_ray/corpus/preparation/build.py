@@ -92,17 +92,17 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
 
     # 1. Stage: read every record once; write blocks of documents, with words and labels numbered per block.
     staged, rejections = stage_sources(workspace, readers)
-    given = staged.split.copy()
+    given_split = staged.split.copy()
 
     # Decide duplicates and splits on the driver, and check what only the whole input shows.
     limit = largest_valid_draw(settings)
     summary = assign_splits(settings, staged.split, staged.facts, describe_split, limit)
-    drawn_valid = int(((staged.split == VALID) & (given != VALID)).sum())
+    drawn_valid = int(((staged.split == VALID) & (given_split != VALID)).sum())
     if settings.source != "installed_packages":  # the ids of these are ours
-        check_ids(staged, given)
+        check_ids(staged, given_split)
     files = "1 file" if len(readers) == 1 else f"{len(readers):,} files"
     rejected = sum(rejections.values())
-    log.info("prepare: read %s documents from %s (%s rejected)", f"{len(given):,}", files, f"{rejected:,}")
+    log.info("prepare: read %s documents from %s (%s rejected)", f"{len(given_split):,}", files, f"{rejected:,}")
     check_not_one_hot(staged.paths)
     if settings.title_field:
         check_titles(staged.paths, settings.title_field)
@@ -116,11 +116,11 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
     has_separator = any(isinstance(reader, SeparatedValues) for _, reader in readers)
     warn(separator_warning(staged.paths, settings.label_separator if has_separator else ""))
     if settings.segmentation == "words":
-        of_blocks = zip(staged.paths, given[staged.starts[:-1]], strict=True)
+        of_blocks = zip(staged.paths, given_split[staged.starts[:-1]], strict=True)
         warn(segmentation_warning([path for path, split in of_blocks if split == TRAIN]))
     if settings.continues is not None:
         warn(check_kept_texts(settings.continues, staged.facts["high"]))
-    warn(repeated_warning(sum(summary["duplicates"]["within"].values()), len(given)))
+    warn(repeated_warning(sum(summary["duplicates"]["within"].values()), len(given_split)))
     if not settings.drop_duplicates:
         warn(overlap_warning(summary["duplicates"]["also_in_train"], by_split(staged.split)))
 
@@ -249,7 +249,7 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
             "duplicates": summary["left_out"]["duplicates"],
         },
         "summary": {
-            "records": len(given) + rejected,
+            "records": len(given_split) + rejected,
             "rejected": dict(sorted(rejections.items())),
             "documents": documents,
             **summary,
@@ -323,8 +323,8 @@ def stage_sources(workspace: Workspace, readers: list[tuple[str, Reader]]) -> tu
 
     paths = sorted(row["path"] for row in rows if row["path"])
     facts = [StagedBlock(Path(path)).array("facts") for path in paths]
-    given = [parts[reader_number(path)][0] for path in paths]
-    splits = np.array([SPLITS.index(split) if split else TRAIN for split in given], dtype=np.int8)
+    split_names = [parts[reader_number(path)][0] for path in paths]
+    splits = np.array([SPLITS.index(split) if split else TRAIN for split in split_names], dtype=np.int8)
     lengths = list(map(len, facts))
     all_facts = np.concatenate([np.empty(0, DOCUMENT_FACTS), *facts])
     readers_of_parts = [part for _, part, _ in parts]

@@ -87,8 +87,10 @@ class ParquetRows(_TableRows):
         fields = _with_class_names(self.fields, file.schema_arrow)
         columns = _columns_to_read(fields, file.schema_arrow.names)
         groups = list(range(file.num_row_groups) if self.groups is None else self.groups)
-        found = [file.metadata.row_group(group) for group in groups]
-        rows = _rows_at_a_time(sum(one.total_byte_size for one in found), sum(one.num_rows for one in found))
+        row_groups = [file.metadata.row_group(group) for group in groups]
+        rows = _rows_at_a_time(
+            sum(group.total_byte_size for group in row_groups), sum(group.num_rows for group in row_groups)
+        )
         for batch in file.iter_batches(rows, row_groups=groups, columns=columns):
             yield fields, batch
 
@@ -202,10 +204,10 @@ def _columns_to_read(fields: Fields, names: list[str]) -> list[str]:
                 setting = "labels_field (to several, such as toxic,insult, if each label has a column of 0 and 1)"
             raise MissingColumn(f"has no column {column!r}; its columns are {', '.join(names)}; set {setting}")
     columns = (top_field(column, names) for column in (*required, *labels, fields.id))
-    found = [name for name in dict.fromkeys(columns) if name is not None]
-    if repeated := [name for name in found if names.count(name) > 1]:
+    named = [name for name in dict.fromkeys(columns) if name is not None]
+    if repeated := [name for name in named if names.count(name) > 1]:
         raise ValueError(f"has several columns {repeated[0]!r}; rename them")
-    return found
+    return named
 
 
 @dataclass(frozen=True, slots=True)

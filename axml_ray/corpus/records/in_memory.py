@@ -182,7 +182,7 @@ def labelled_texts(texts: list[Any], labels: list[list[Any]]) -> list[LabelledTe
     """
     if len(texts) != len(labels):
         raise ValueError(f"X has {len(texts):,} rows and y {len(labels):,}; give the labels of each text")
-    found: list[LabelledText] = []
+    labelled: list[LabelledText] = []
     for number, (text, row) in enumerate(zip(texts, labels, strict=True)):
         if not isinstance(text, str):
             raise TypeError(f"X[{number}]: expected a text, found {type(text).__name__}")
@@ -190,8 +190,8 @@ def labelled_texts(texts: list[Any], labels: list[list[Any]]) -> list[LabelledTe
             content, names, _ = Fields().read({"text": text, "labels": row})
         except ValueError as error:
             raise ValueError(f"y[{number}]: {error}") from None
-        found.append((content, tuple(dict.fromkeys(map(composed, names)))))
-    return found
+        labelled.append((content, tuple(dict.fromkeys(map(composed, names)))))
+    return labelled
 
 
 def label_of(name: object) -> str:

@@ -91,9 +91,9 @@ def value_at(value: Any, path: str) -> Any:
     if isinstance(value, str):
         value = read_literal(value)  # as in a CSV cell
     if isinstance(value, list):
-        found = [value_at(each, path) for each in flat(value)]
-        present = [each for each in found if each is not MISSING]
-        return present if present or not found else MISSING
+        values = [value_at(each, path) for each in flat(value)]
+        present = [each for each in values if each is not MISSING]
+        return present if present or not values else MISSING
     name = top_field(path, value) if isinstance(value, dict) else None
     if name is None:
         return MISSING

@@ -37,8 +37,8 @@ def read_pairs(path: Path, documents: int, labels: Sequence[str]) -> Ragged:
             f"{place}: a line is the number of a document, from 0 to {documents - 1:,}, a blank, and that of a label"
         )
     numbers, inverse = np.unique(pairs[:, 1], return_inverse=True)
-    wanted = set(map(str, numbers.tolist()))
-    id_of = {label: number for number, label in enumerate(labels) if label in wanted}
+    named = set(map(str, numbers.tolist()))
+    id_of = {label: number for number, label in enumerate(labels) if label in named}
     ids = np.array([id_of.get(str(number), -1) for number in numbers.tolist()], dtype=np.int64)[inverse]
     known = ids >= 0
     if not known.any():

@@ -176,8 +176,8 @@ def check_files(directory: Path, manifest: Manifest, *, verify: bool = True, cac
             raise BundleError(f"{path}: member {entry.name!r} has no label tree {entry.tree}; {EXPORT_AGAIN}")
     if manifest.combiner not in COMBINERS:
         raise BundleError(f"{path}: unknown combiner {manifest.combiner!r}; known are {', '.join(COMBINERS)}")
-    found = {file.relative_to(directory).as_posix() for file in directory.rglob("*") if not file.is_dir()}
-    extra = sorted(name for name in found - listed - {MANIFEST} if not name.startswith(ADDED_BY_DOWNLOADS))
+    files = {file.relative_to(directory).as_posix() for file in directory.rglob("*") if not file.is_dir()}
+    extra = sorted(name for name in files - listed - {MANIFEST} if not name.startswith(ADDED_BY_DOWNLOADS))
     if extra and cache is None:
         raise BundleError(f"{directory / extra[0]}: not in {MANIFEST}; remove it")
     check_contents(directory, manifest, verify=verify)

@@ -113,8 +113,8 @@ class Codec:
         """
         labels = [storable(label) for label in labels]
         forms = {label: composed_in_linear_time(label) for label in labels}
-        found = np.flatnonzero(pc.is_in(self._labels, pa.array([*forms, *forms.values()], pa.large_string())))
-        id_of = dict(zip(self._labels.take(found).to_pylist(), found.tolist(), strict=True))
+        positions = np.flatnonzero(pc.is_in(self._labels, pa.array([*forms, *forms.values()], pa.large_string())))
+        id_of = dict(zip(self._labels.take(positions).to_pylist(), positions.tolist(), strict=True))
         ids: dict[int, None] = {}
         for label in labels:
             # As it is written first: the labels of a bundle that an earlier version exported need not be composed.

@@ -146,8 +146,8 @@ def predict_shards(
     import ray.data
 
     # Memory spreads the actors; a model that is larger than every node's share of it is not refused.
-    others = {kind: reserved[kind] for kind in ("CPU", "GPU") if reserved[kind]}
-    reserved = {**reserved, "memory": reservable_memory(reserved["memory"], most or 1, others)}
+    processors = {kind: reserved[kind] for kind in ("CPU", "GPU") if reserved[kind]}
+    reserved = {**reserved, "memory": reservable_memory(reserved["memory"], most or 1, processors)}
     needed = {kind: amount for kind, amount in reserved.items() if amount}
     if (fit := wait_for_room(most or 1, needed)) < (most or 1):
         raise SettingsError(

@@ -172,9 +172,9 @@ class _PinnedCopy(HostCopy):
     """Copies in page-locked memory, and the event after which they are complete."""
 
     def __init__(self, tensors: Sequence[Tensor], pinned: bool):
-        self._copies = [torch.empty(one.shape, dtype=one.dtype, pin_memory=pinned) for one in tensors]
-        for copy, one in zip(self._copies, tensors, strict=True):
-            copy.copy_(one, non_blocking=True)
+        self._copies = [torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=pinned) for tensor in tensors]
+        for copy, tensor in zip(self._copies, tensors, strict=True):
+            copy.copy_(tensor, non_blocking=True)
         self._event = torch.cuda.Event() if pinned else None
         if self._event is not None:
             self._event.record(torch.cuda.current_stream(tensors[0].device))

@@ -54,9 +54,9 @@ def frozen(
     with torch.device("meta"):
         network = build_network(level, torch.empty(state[WORDS].shape), settings)
     narrow = product_format(device, precision) if settings.implementation == "fused" else torch.float32
-    ready = {name: _ready(name, value, narrow, settings.kind, device) for name, value in state.items()}
+    tensors = {name: _ready(name, value, narrow, settings.kind, device) for name, value in state.items()}
     try:
-        network.load_state_dict(ready, assign=True)
+        network.load_state_dict(tensors, assign=True)
     except RuntimeError as error:
         raise ValueError("; ".join(line.strip() for line in str(error).splitlines()[1:])) from None
     return network.requires_grad_(False).eval().to(device)
