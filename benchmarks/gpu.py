@@ -2,9 +2,9 @@
 
     python benchmarks/gpu.py [--quick] [--device cpu] [--only PART] [--minutes N] [--corpus DIR] [--json PATH]
 
-`--device cpu --quick` runs every part on small shapes, which tests that it works. The parts are in the order of their
-importance. Each is a process of its own that ends after `--minutes`, so none can take the others along, and what it
-has measured by then is in its file. The exit code is 1 if a part failed or broke its bound.
+`--device cpu --quick` runs the parts that need no GPU on small shapes, which tests that they work. The parts are in the
+order of their importance. Each is a process of its own that ends after `--minutes`, so none can take the others along,
+and what it has measured by then is in its file. The exit code is 1 if a part failed or broke its bound.
 
 - `parity`: logits, loss and all gradients of one step on the device, in float32 (bound: 1e-4) and in bfloat16 (bound:
   0.1 for the label table), against float64 on the CPU; both kinds of levels, hidden 256 and 512, 504 words. Rows also

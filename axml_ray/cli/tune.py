@@ -57,6 +57,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     require_extra("tune")
     from axml_ray.cluster.connection import connect
     from axml_ray.cluster.failures import recorded_failures
+    from axml_ray.cluster.shared_state import check_nodes_see
     from axml_ray.core.lease import own
     from axml_ray.tracking.kinds import check_installed
     from axml_ray.tracking.tracked_run import CLOSE_SECONDS
@@ -82,6 +83,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
         reduction=given.reduction,
         at_once=given.at_once,
     )
+    check_nodes_see(settings.runs)
     corpus = prepare_corpus(settings)
     sweep = replace(sweep, settings=adapted(settings, corpus))
     connect()

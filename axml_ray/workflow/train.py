@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +20,13 @@ from axml_ray.cluster.connection import connect
 from axml_ray.cluster.failures import recorded_failures
 from axml_ray.cluster.shared_state import check_nodes_see
 from axml_ray.cluster.tasks import map_in_tasks, maps_on_node
+from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import check_fences, remove_directory, whole_file, write_json
 from axml_ray.core.lease import own
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import TEST, RunLayout
-from axml_ray.core.run_manifest import write_run_manifest
+from axml_ray.core.run_manifest import read_run_manifest, write_run_manifest
 from axml_ray.core.topk import TopK
 from axml_ray.corpus.counts import counts_of
 from axml_ray.corpus.preparation.prepare import prepare
@@ -43,6 +45,7 @@ from axml_ray.runs.run import Run
 from axml_ray.runs.run_record import RunRecord
 from axml_ray.runs.selection import Job, is_needed, keep_selection, open_selection, select, selection_key
 from axml_ray.settings import Experiment, adapt, stored, with_choices
+from axml_ray.settings.configuration import read_settings
 from axml_ray.settings.presets import SMALL_DOCUMENTS
 from axml_ray.tracking.kinds import check_installed
 from axml_ray.tracking.tracked_run import scores_of, track
@@ -54,9 +57,40 @@ ShowFirst = Callable[[FirstScores, float], None]
 
 
 def prepare_corpus(settings: Experiment) -> Corpus:
-    """Prepare the experiment's corpus, unless it is up to date."""
+    """Prepare the experiment's corpus, unless it is up to date.
+
+    Raises:
+        SettingsError: an input is wrong, or a run was trained on the corpus that would be replaced.
+    """
     check_nodes_see(settings.corpora)
-    return prepare(settings.corpus, settings.corpus_directory)
+    return prepare(settings.corpus, settings.corpus_directory, check_inputs=partial(check_replaced, settings))
+
+
+def check_replaced(settings: Experiment, key: str, own_run: Path | None = None) -> None:
+    """Raise SettingsError if a run was trained on a corpus that would be replaced: it could not be used any more.
+
+    Args:
+        settings: the settings.
+        key: key of the settings and inputs of the corpus that would be prepared.
+        own_run: directory of the run that may prepare its corpus again, from inputs that come out the same.
+    """
+    try:
+        old = Corpus.open(settings.corpus_directory)
+    except SettingsError:  # there is none
+        return
+    if old.manifest["inputs"] == key:
+        return
+    for directory in sorted(storage.children(settings.runs)):
+        try:
+            fingerprint, trained = read_run_manifest(directory)["corpus"], read_settings(directory)
+        except SettingsError:  # no run, or one of another version
+            continue
+        is_of_it = fingerprint == old.fingerprint and trained.corpus_directory == settings.corpus_directory
+        if is_of_it and directory != own_run:
+            raise SettingsError(
+                f"{settings.corpus_directory}: {directory} was trained on this corpus, and other texts, packages or "
+                "settings of the corpus would replace it; choose another --corpus.name, or remove that run"
+            )
 
 
 def run(settings: Experiment, show_first: ShowFirst | None = None) -> dict[str, Any]:
@@ -117,12 +151,12 @@ def begin(settings: Experiment) -> Run:
     # What `auto` chooses depends on the corpus, which is not prepared anew for a change that is refused.
     before.check_settings(settings, ("corpus", "seed") if settings.preset == "auto" else None)
     check_trained(settings)
-    corpus = prepare(
-        settings.corpus,
-        settings.corpus_directory,
-        check_inputs=partial(before.check_inputs, settings),
-        check=before.check_corpus,
-    )
+
+    def check_inputs(key: str) -> None:
+        before.check_inputs(settings, key)
+        check_replaced(settings, key, settings.run_directory)
+
+    corpus = prepare(settings.corpus, settings.corpus_directory, check_inputs=check_inputs, check=before.check_corpus)
     if settings.preset == "auto":
         settings = selected(adapted(settings, corpus), corpus)
         before.check_settings(settings)

@@ -20,7 +20,7 @@ from axml_ray.runs.fitting import fit_run
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import load, read_settings
-from axml_ray.workflow.train import begin
+from axml_ray.workflow.train import begin, prepare_corpus
 
 NAMES = "".join(f"label {number}\tname {number}\n" for number in range(synthetic.LABELS))
 
@@ -149,6 +149,13 @@ def test_inputs_at_another_mount_point_are_the_same(project: Path, tmp_path: Pat
     shutil.copyfile(tmp_path / "disk3/train.jsonl", tmp_path / "disk2/train.jsonl")
     with pytest.raises(SettingsError, match="another corpus"):
         begin(given("disk2"))
+    # Nor does a run of another name replace the corpus, or the command that only prepares.
+    other = given("disk2").model_copy(update={"name": "other"})
+    for start in (begin, prepare_corpus):
+        with pytest.raises(SettingsError, match=r"--corpus\.name"):
+            start(other)
+    own_corpus = other.model_copy(update={"corpus": other.corpus.model_copy(update={"name": "other"})})
+    assert prepare_corpus(own_corpus).fingerprint != Run.open(project / "runs/small").corpus.fingerprint
     assert written(Run.open(project / "runs/small")) == before
 
 
