@@ -74,7 +74,7 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
     texts, at most `corpus.valid_documents`, are held out for validation; texts without labels are left out.
 
     Args:
-        trees: number of label trees.
+        trees: number of label trees; by default the preset's: three, by `auto` one for fewer than 1,000 texts.
         preset: values of all other settings: auto, recommended or paper.
         settings: settings that differ from the preset, in groups as in a config file: `{"training": {"epochs": [2]}}`.
         classes: names of an indicator matrix's columns; by default those of the table, or their numbers.
@@ -92,7 +92,7 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        trees: int = 3,
+        trees: int | None = None,
         preset: str = "auto",
         *,
         settings: dict[str, Any] | None = None,
@@ -291,7 +291,8 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
                     f"settings: {key} is set by the estimator itself; remove it (its parameters are trees, preset, "
                     "random_state and directory)"
                 )
-            group[name] = value
+            if value is not None:
+                group[name] = value
         return load(None, **values)
 
     def _train(self, home: Path, records: list[LabelledText]) -> None:

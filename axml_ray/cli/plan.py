@@ -30,6 +30,7 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
         SettingsError: the sizes of the corpus are not known, or the file cannot be written.
     """
     from axml_ray.core.files import write_json
+    from axml_ray.core.limits import available_cpus
     from axml_ray.corpus.counts import count_corpus
     from axml_ray.planning.estimate import make_plan
     from axml_ray.planning.machines import choose_machines
@@ -39,7 +40,8 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     from axml_ray.settings.presets import knn_refusal
 
     counts = count_corpus(settings)
-    settings, choices = adapt(settings, counts.documents, counts.labels, counts.tokens)
+    cpus = available_cpus() if given.gpus is None else None
+    settings, choices = adapt(settings, counts.documents, counts.labels, counts.tokens, cpus)
     settings, selected = planned_selection(settings, counts)
     choices += selected
     machines = choose_machines(settings, given.gpus, given.memory)

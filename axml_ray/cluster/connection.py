@@ -90,6 +90,15 @@ def connect() -> None:
         ) from None
 
 
+def local_cpus() -> int | None:
+    """Return the CPUs of the Ray cluster of this process, also of one that it will start; None if it joins one."""
+    import ray
+
+    if os.environ.get("RAY_ADDRESS"):
+        return None
+    return int(ray.cluster_resources().get("CPU", 0)) if ray.is_initialized() else available_cpus()
+
+
 def start_cluster(**options: Any) -> None:
     """Start a Ray cluster that stops, and removes its temporary files, when this process ends.
 

@@ -1,6 +1,5 @@
 """Diagnosis of what this machine offers a training, and the settings that follow: findings of `axml-ray doctor`."""
 
-import math
 import os
 import platform
 import shutil
@@ -22,6 +21,7 @@ from axml_ray.network.backends.precision import fast_formats
 from axml_ray.planning.memory import GIB
 from axml_ray.settings import NetworkSettings
 from axml_ray.settings.configuration import SHIPPED
+from axml_ray.settings.presets import tree_share
 
 TREES = 3
 """Label trees of the paper's ensemble, which should train side by side."""
@@ -62,15 +62,12 @@ def _software() -> Iterator[Finding]:
 def _cores() -> Iterator[Finding]:
     cores = available_cpus()
     yield Finding(
-        "cores", f"{cores}", f"{TREES} trees train side by side with --resources.cpus_per_worker {tree_share(cores):g}"
+        "cores",
+        f"{cores}",
+        f"{TREES} trees train side by side with --resources.cpus_per_worker {tree_share(cores, TREES):g}",
     )
     speed, fastest = ("faster", "bfloat16") if fast_formats(torch.device("cpu")) else ("not faster", "float32")
     yield Finding("bfloat16", f"{speed} than float32", f"--training.precision auto computes in {fastest} on this CPU")
-
-
-def tree_share(cores: int, trees: int = TREES) -> float:
-    """Return the CPUs of a worker with which `trees` trees of one worker each train side by side."""
-    return math.floor(cores / trees) or math.floor(100 * cores / trees) / 100
 
 
 def _memory() -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from axml_ray.settings.ensemble import EnsembleSettings
 from axml_ray.settings.evaluation import EvaluationSettings
 from axml_ray.settings.members import KINDS, FeatureSettings, Kind, MemberSettings, members_model
 from axml_ray.settings.network import NetworkSettings
-from axml_ray.settings.presets import Choice, CorpusSize, Preset, choose, knn_refusal
+from axml_ray.settings.presets import Choice, CorpusSize, Preset, choose, is_given, knn_refusal, tree_share
 from axml_ray.settings.resources import ResourceSettings
 from axml_ray.settings.tracking import TrackingSettings
 from axml_ray.settings.training import TrainingSettings
@@ -90,11 +90,19 @@ def with_choices(settings: Experiment, choices: Iterable[Choice]) -> Experiment:
     return settings
 
 
-def adapt(settings: Experiment, documents: int, labels: int, words: float) -> tuple[Experiment, list[Choice]]:
+def adapt(
+    settings: Experiment, documents: int, labels: int, words: float, cpus: int | None = None
+) -> tuple[Experiment, list[Choice]]:
     """Return the settings that the preset `auto` chooses for a corpus, and why; other presets are left as they are.
 
-    The corpus has training `documents`, of which `training.documents` may be fewer, with a mean of `words` words, and
-    `labels` with training documents. Values that the user gave stay.
+    Values that the user gave stay.
+
+    Args:
+        settings: the settings.
+        documents: number of training documents, of which `training.documents` may be fewer.
+        labels: number of labels with training documents.
+        words: mean number of words of a training document.
+        cpus: CPUs of the machine that trains, which the trees divide; None for a cluster.
 
     Raises:
         SettingsError: `auto` leaves out kNN, and no other kind of member has a weight.
@@ -109,6 +117,12 @@ def adapt(settings: Experiment, documents: int, labels: int, words: float) -> tu
         raise SettingsError(
             f"members: knn alone has a weight, but {knn_refusal(documents, words)}; give another kind a weight"
         )
+    if cpus is not None and not settings.resources.gpus_per_worker:
+        trees, workers = adapted.ensemble.trees, settings.resources.max_workers
+        share, key = tree_share(cpus, trees * workers), "resources.cpus_per_worker"
+        if share != settings.resources.cpus_per_worker and not is_given(key, settings.given):
+            choices.append(Choice(key, share, f"{cpus} CPUs for {trees} trees side by side"))
+            adapted = with_choices(adapted, choices[-1:])
     return adapted, choices
 
 

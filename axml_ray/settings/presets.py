@@ -6,6 +6,7 @@
 - `auto` is `recommended`, adapted to the prepared corpus by the rules of `choose` wherever the user gave no value.
 """
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -127,6 +128,11 @@ def knn_refusal(documents: int, words: float) -> str | None:
     if relative <= 1:
         return None
     return f"{documents:,} training texts: kNN would take about {2 * relative:,.0f} ms for each text that is tagged"
+
+
+def tree_share(cpus: int, workers: int = 3) -> float:
+    """Return the CPUs of a worker with which a number of workers train side by side."""
+    return math.floor(cpus / workers) or math.floor(100 * cpus / workers) / 100
 
 
 def is_given(key: str, given: Collection[str]) -> bool:

@@ -1,6 +1,8 @@
 """The outcome of a sweep: a table, a JSON file and an HTML page of all trials, and the config of the best one."""
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import getitem
 
 import yaml
 from markupsafe import Markup
@@ -14,6 +16,8 @@ from axml_ray.evaluation.reports.charts import Axis, Line, line_chart
 from axml_ray.evaluation.reports.html_file import write_html
 from axml_ray.evaluation.reports.report import empty_table
 from axml_ray.settings import Experiment, stored
+from axml_ray.settings.configuration import by_path
+from axml_ray.settings.presets import is_given
 from axml_ray.tuning.records import Trial, by_rank
 from axml_ray.tuning.space import apply_parameters, shown_parameters
 from axml_ray.tuning.sweep import Sweep
@@ -73,8 +77,13 @@ def write_outcome(sweep: Sweep, corpus: Corpus, trials: Sequence[Trial]) -> Tria
     )
     config.unlink(missing_ok=True)  # of an earlier outcome
     best = best_trial(trials)
-    # With all values, as the preset would fill in those that are missing.
+    # With all values, as the preset would fill in those that are missing; but `auto` chooses members by held-out texts.
     values = stored(trial_settings(sweep, best, f"{sweep.name}-best"))
+    if sweep.settings.preset == "auto":
+        for key, _ in list(by_path({group: values[group] for group in ("members", "features")})):
+            if not is_given(key, sweep.settings.given):
+                *groups, name = key.split(".")
+                del reduce(getitem, groups, values)[name]
     with whole_file(config) as temporary:
         temporary.write_text(
             f"# Trial {best.number} of the sweep {sweep.name}: nDCG@5 {best.score:.2f} on validation after training on "

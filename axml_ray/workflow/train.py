@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import yaml
 
-from axml_ray.cluster.connection import connect
+from axml_ray.cluster.connection import connect, local_cpus
 from axml_ray.cluster.failures import recorded_failures
 from axml_ray.cluster.shared_state import check_nodes_see
 from axml_ray.cluster.tasks import map_in_tasks, maps_on_node
@@ -243,7 +243,8 @@ def train(
 
 def adapted(settings: Experiment, corpus: Corpus) -> Experiment:
     """Return the settings with the choices of the preset `auto` for a corpus; other presets are unchanged."""
-    settings, choices = adapt(settings, corpus.documents("train"), corpus.trained, corpus.mean_words)
+    documents, labels, words = corpus.documents("train"), corpus.trained, corpus.mean_words
+    settings, choices = adapt(settings, documents, labels, words, local_cpus())
     for choice in choices:
         log.info("auto: %s = %s (%s)", choice.key, choice.value, choice.reason)
     return settings

@@ -10,7 +10,8 @@ import pytest
 from axml_ray.cli import doctor
 from axml_ray.cli.parser import with_flags
 from axml_ray.planning import diagnosis
-from axml_ray.planning.diagnosis import GIB, diagnose, trainable_labels, tree_share
+from axml_ray.planning.diagnosis import GIB, diagnose, trainable_labels
+from axml_ray.settings.presets import tree_share
 
 
 @pytest.mark.parametrize(("cores", "share"), [(1, 0.33), (2, 0.66), (3, 1), (7, 2), (64, 21)])

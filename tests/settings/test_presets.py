@@ -137,6 +137,24 @@ class TestAuto:
         assert settings.tree.height == 2 and settings.training.batch_size == 7
         assert not {"tree.height", "training.batch_size"} & {each.key for each in choices}
 
+    @pytest.mark.parametrize(
+        ("cpus", "documents", "changes", "share"),
+        [
+            (16, 3_000, {}, 5.0),
+            (2, 3_000, {}, 0.66),
+            (16, 300, {}, 16.0),  # one tree
+            (16, 3_000, {"resources": {"workers": (1, 2)}}, 2.0),
+            (16, 3_000, {"resources": {"cpus_per_worker": 3}}, 3.0),
+            (16, 3_000, {"resources": {"gpus_per_worker": 1}}, 0.66),
+            (None, 3_000, {}, 0.66),
+        ],
+    )
+    def test_trees_divide_the_cpus_of_this_machine(self, cpus, documents, changes, share):
+        settings, choices = adapt(load(preset="auto", corpus=OWN, **changes), documents, 5_000, 200, cpus)
+        assert settings.resources.cpus_per_worker == share
+        assert ("resources.cpus_per_worker" in {each.key for each in choices}) == (share in (5, 16, 2))
+        assert settings.resources.cpus_per_worker * settings.ensemble.trees <= (cpus or 2)
+
     def test_no_neighbours_among_too_many_texts(self):
         load_auto = partial(load, preset="auto", corpus=OWN)
         settings, choices = adapt(load_auto(), KNN_DOCUMENTS, 5_000, 200)

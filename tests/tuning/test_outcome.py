@@ -13,6 +13,7 @@ from tiny_corpus import experiment, write_corpus
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import adapt, changed
 from axml_ray.settings.configuration import load
+from axml_ray.settings.presets import is_given
 from axml_ray.tuning.outcome import BEST, OUTCOME, PAGE, best_trial, table, trial_settings, write_outcome
 from axml_ray.tuning.records import Scoring, Trial
 from axml_ray.tuning.space import Space
@@ -67,7 +68,7 @@ def test_the_best_is_the_first_of_equal_ones() -> None:
         best_trial(TRIALS[5:])
 
 
-@pytest.mark.parametrize("preset", ["paper", "recommended", "auto"])
+@pytest.mark.parametrize("preset", ["paper", "recommended"])
 def test_settings_found_are_a_config_of_the_main_job(tmp_path: Path, corpus: Corpus, preset: str) -> None:
     """Drawn values may be the paper's where the preset has others."""
     searched = sweep(tmp_path, preset=preset)
@@ -82,6 +83,21 @@ def test_settings_found_are_a_config_of_the_main_job(tmp_path: Path, corpus: Cor
     assert content["documents"] == 100
     assert [one["number"] for one in content["trials"]] == list(range(7))
     assert content["steps"] == 6 * 2 and content["trials"][6]["reason"].startswith("the loss is <nan>")
+
+
+def test_what_auto_tries_is_left_to_the_training(tmp_path: Path, corpus: Corpus) -> None:
+    searched = sweep(tmp_path, preset="auto")
+    given = {"members.linear_tree.cost", "features.prefix_letters"}
+    searched.settings.with_given(given)
+    write_outcome(searched, corpus, TRIALS)
+    found, all_values = load(searched.directory / BEST), trial_settings(searched, TRIALS[1], "s-best")
+    rest = {"members", "features"}
+    assert found.model_dump(exclude=rest) == all_values.model_dump(exclude=rest)
+    assert {key for key in found.given if is_given(key, rest)} == given
+    assert found.members.linear_tree.cost == all_values.members.linear_tree.cost != 4.0
+    assert {choice.key for choice in adapt(found, 500, 40, 200)[1]} == {  # of few texts
+        "members.network_tree.weight", "members.linear_tree.weight",
+    }  # fmt: skip
 
 
 def test_without_a_finished_trial_there_is_no_stale_config(tmp_path: Path, corpus: Corpus) -> None:
