@@ -82,7 +82,7 @@ def preset_values(preset: str, given: Values) -> Values:
 SMALL_DOCUMENTS, LARGE_DOCUMENTS, HUGE_DOCUMENTS = 1_000, 20_000, 200_000
 FLAT_LABELS, FIRST_LEVEL_NODES = 512, 8_192
 KNN_DOCUMENTS, KNN_WORDS = 100_000, 128
-"""Number of training texts, and of words of each, among which kNN finds the nearest in about two milliseconds
+"""Number of training texts, and of words of each, among which kNN finds the nearest in about three milliseconds
 (`benchmarks/results/knn-scale.json`). Among shorter texts the search is faster in proportion."""
 
 
@@ -127,7 +127,7 @@ def knn_refusal(documents: int, words: float) -> str | None:
     relative = documents / KNN_DOCUMENTS * min(1.0, words / KNN_WORDS)
     if relative <= 1:
         return None
-    return f"{documents:,} training texts: kNN would take about {2 * relative:,.0f} ms for each text that is tagged"
+    return f"{documents:,} training texts: kNN would take about {3 * relative:,.0f} ms for each text that is tagged"
 
 
 def tree_share(cpus: int, workers: int = 3) -> float:
