@@ -52,12 +52,16 @@ class Edition:
             SettingsError: the directory now contains another edition, or no bundle.
         """
         bundle = Bundle.open(self.directory, verify=False)
+        self.check(bundle)
+        return bundle
+
+    def check(self, bundle: Bundle) -> None:
+        """Raise SettingsError if the bundle was replaced, also to be called when all files that are needed are open."""
         if sha256(bundle.directory / MANIFEST) != self.checksum:
             raise SettingsError(
                 f"{with_urls(self.directory)}: the bundle was replaced since it was deployed; deploy again with "
                 "another `revision`"
             )
-        return bundle
 
 
 def exclude_from_collections() -> None:

@@ -127,6 +127,7 @@ class Members:
         try:
             bundle = edition.open()
             opened = bundle.ensemble(None, reserved_device(self.gpus), self.names), bundle.labels
+            edition.check(bundle)
         except SettingsError as error:
             raise EditionError(str(error)) from None
         with self._predicting:

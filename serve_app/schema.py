@@ -183,6 +183,7 @@ class ModelMember(Schema):
     name: str
     kind: str
     weight: float
+    """Share of the ensemble's scores, as the combiner has fitted it; the weights add up to one."""
 
 
 class Model(Schema):

@@ -54,7 +54,8 @@ class ServedBundle:
     @property
     def description(self) -> dict[str, Any]:
         """The description of the bundle that `GET /v1/model` returns."""
-        manifest, settings, members = self.bundle.manifest, self.bundle.settings, self.bundle.combination.members
+        manifest, settings, combination = self.bundle.manifest, self.bundle.settings, self.bundle.combination
+        members, shares = combination.members, combination.shares
         return {
             "name": settings.name,
             "edition": self.edition.name,
@@ -66,7 +67,9 @@ class ServedBundle:
             "weights": manifest.weights,
             "max_tokens": settings.max_tokens,
             "top_labels": settings.top_labels,
-            "members": [{"name": member.title, "kind": member.kind, "weight": member.weight} for member in members],
+            "members": [
+                {"name": member.title, "kind": member.kind, "weight": shares[member.name]} for member in members
+            ],
         }
 
     @functools.cached_property
@@ -166,6 +169,7 @@ class Service:
         bundle = await asyncio.to_thread(edition.open)
         await asyncio.to_thread(getattr, bundle, "combination")  # now: the files may be replaced before a request
         served = ServedBundle(edition, bundle, await asyncio.to_thread(Codec, bundle))
+        await asyncio.to_thread(edition.check, bundle)
         await self.fan_out.open(edition, OPEN_S)
         self._served = served
         exclude_from_collections()

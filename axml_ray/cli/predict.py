@@ -93,8 +93,8 @@ def reading_settings(given: argparse.Namespace, bundle: "Bundle") -> ReadingSett
 
 def label_conditions(given: argparse.Namespace) -> LabelConditions | None:
     """Return the conditions on labels that the flags give, if any."""
-    flags = {name: tuple(getattr(given, name)) for name in LabelConditions.model_fields}
-    return LabelConditions(**flags) if any(flags.values()) else None
+    flags = {name: values for name in LabelConditions.model_fields if (values := tuple(getattr(given, name)))}
+    return LabelConditions(**flags) if flags else None
 
 
 @job_of_flags(__doc__, add_flags)

@@ -37,6 +37,12 @@ class TopK(NamedTuple):
         scores: np.ndarray = np.where(same, self.scores[:, None, :], np.float32(0)).sum(axis=2, dtype=np.float32)
         return scores
 
+    def of_documents(self, kept: np.ndarray) -> "TopK":
+        """Return the ranking with labels for the documents that are `kept` (bool [N]) only."""
+        return TopK(
+            np.where(kept[:, None], self.labels, np.int32(-1)), np.where(kept[:, None], self.scores, np.float32(0))
+        )
+
     def among(self, allowed: np.ndarray) -> "TopK":
         """Return the ranking without the labels that are not `allowed` (bool [L])."""
         keep = allowed[self.labels] & (self.labels >= 0)

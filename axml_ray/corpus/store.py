@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from scipy import sparse
 
@@ -184,6 +185,20 @@ class Corpus:
                     end = begin + len(rows.values)
                     arrays[column][begin:end] = rows.values
                     begin = end
+
+    def has_words(self, split: str) -> np.ndarray:
+        """Return for each document of a split whether its text has a word, bool [documents]."""
+        return self.have_words(self.table(split, ["tokens", "text"]))
+
+    def have_words(self, documents: pa.Table) -> np.ndarray:
+        """Return for each of some documents, with `tokens` and `text`, whether its text has a word, bool [documents].
+
+        A text without a word is read as one unknown word, so only texts of one word are searched.
+        """
+        has_words = np.ones(len(documents), dtype=bool)
+        for row in np.flatnonzero(pc.list_value_length(documents["tokens"]).to_numpy() == 1).tolist():
+            has_words[row] = self.tokenizer.has_words(documents["text"][row].as_py())
+        return has_words
 
     def _shards(self, split: str, column: str) -> Iterator[Ragged]:
         """Read a column of lists, file by file."""

@@ -51,6 +51,13 @@ class Combination:
     combiner: Combiner
     top_labels: int
 
+    @property
+    def shares(self) -> dict[str, float]:
+        """Return the weight of each member in the ensemble's scores, by name; they add up to 1."""
+        weights = MemberWeights([each.kind for each in self.members], [each.weight for each in self.members])
+        shares = self.combiner.reweighted(weights).shares
+        return {each.name: share for each, share in zip(self.members, shares, strict=True)}
+
     def rank(self, rankings: Mapping[str, TopK], allowed: np.ndarray | None = None) -> TopK:
         """Return the ensemble's best labels.
 

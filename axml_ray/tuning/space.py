@@ -15,8 +15,8 @@ import importlib.util
 import inspect
 import sys
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -69,7 +69,7 @@ class Space:
     """Names of the functions as the user gave them."""
     functions: tuple[Function, ...]
     fingerprint: str
-    """Hash of the text of their modules."""
+    """Hash of the text of their modules, and of some draws, which other modules and files may have a part in."""
 
     @classmethod
     def load(cls, names: Sequence[str]) -> "Space":
@@ -94,7 +94,10 @@ class Space:
                 )
             functions.append(function)
             digest.update(inspect.getsource(module).encode())
-        return cls(tuple(names), tuple(functions), digest.hexdigest()[:12])
+        space = cls(tuple(names), tuple(functions), "")
+        for drawn in space.draws(seed=0):
+            digest.update(repr(drawn).encode())
+        return replace(space, fingerprint=digest.hexdigest()[:12])
 
     def __call__(self, trial: optuna.trial.BaseTrial) -> dict[str, Any]:
         """Return the config of a trial, as OptunaSearch asks for it: its number and its parameters."""
@@ -129,6 +132,22 @@ class Space:
             return None
         # Compared with a rebuilt `base`, since some of its attributes are not among the settings that are dumped.
         return drawn if apply_parameters(base, drawn) == apply_parameters(base, {}) else None
+
+    def draws(self, seed: int) -> Iterator[dict[str, Any]]:
+        """Yield the parameters of `TRIED` trials that are drawn at random.
+
+        Raises:
+            SettingsError: the space raises an error, or draws nothing.
+        """
+        study, place = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed)), " ".join(self.names)
+        for _ in range(TRIED):
+            try:
+                drawn = self.draw(study.ask())
+            except Exception as error:  # whatever a user's function raises
+                raise SettingsError(f"--space {place}: {type(error).__name__}: {error}") from None
+            if not drawn:
+                raise SettingsError(f"--space {place}: it draws nothing; call draw.suggest_… at least once")
+            yield drawn
 
     def draw(self, trial: optuna.trial.BaseTrial) -> dict[str, Any]:
         """Draw the parameters of a trial.
@@ -183,14 +202,7 @@ def check_space(space: Space, base: Experiment, seed: int) -> None:
     Raises:
         SettingsError: the space raises an error, or draws invalid settings.
     """
-    study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed))
-    for _ in range(TRIED):
-        try:
-            drawn = space.draw(study.ask())
-        except Exception as error:  # whatever a user's function raises
-            raise SettingsError(f"--space {' '.join(space.names)}: {type(error).__name__}: {error}") from None
-        if not drawn:
-            raise SettingsError(f"--space {' '.join(space.names)}: it draws nothing; call draw.suggest_… at least once")
+    for drawn in space.draws(seed):
         apply_parameters(base, drawn)
 
 

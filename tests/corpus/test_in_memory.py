@@ -154,7 +154,21 @@ def test_a_table_of_indicators_names_the_classes(table):
 def test_numbers_and_one_column_name_classes_too():
     rows, classes = read_labels(NAMED.set_axis([10, 20, 30], axis="columns"))
     assert rows == [["10", "30"], ["30"], []] and classes.tolist() == [10, 20, 30]
-    assert read_labels(NAMED[["pets"]])[0] == [["pets"], ["pets"], []]
+    assert read_labels(NAMED[["pets"]].astype(bool))[0] == [["pets"], ["pets"], []]
+    assert read_labels(NAMED[["pets"]], ["animals"])[0] == [["animals"], ["animals"], []]
+
+
+def test_one_column_of_numbers_is_an_indicator_only_if_its_class_is_named():
+    assert read_labels(np.array([[3], [1]]))[0] == [[3], [1]]
+    for column in (np.array([[0], [1]]), np.array([[1.0], [0.0]]), NAMED[["pets"]]):
+        with pytest.raises(ValueError, match=r"y\.ravel"):
+            read_labels(column)
+        assert read_labels(column, ["pets"])[1].tolist() == ["pets"]
+
+
+def test_columns_of_a_table_in_another_order_keep_their_names():
+    rows, classes = read_labels(NAMED[["pets", "cats", "birds"]], ["cats", "birds", "pets"])
+    assert rows == [["pets", "cats"], ["pets"], []] and classes.tolist() == ["pets", "cats", "birds"]
 
 
 @pytest.mark.parametrize(

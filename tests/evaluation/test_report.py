@@ -14,6 +14,13 @@ from rich.console import Console
 from axml_ray.evaluation.reports.report import COLUMNS, scores_table, weights_table, write_metrics
 
 
+def test_thresholds_are_not_rounded(tmp_path):
+    """Labels that have just this score reach it."""
+    write_metrics(tmp_path / "metrics.json", {"label_sets": {"threshold": 2 / 3, "micro-F1": 200 / 3}})
+    stored = json.loads((tmp_path / "metrics.json").read_text())["label_sets"]
+    assert stored == {"threshold": 2 / 3, "micro-F1": 66.6667}
+
+
 def render(metrics, table=scores_table):
     console = Console(file=io.StringIO(), width=110, color_system=None)
     console.print(table(metrics))

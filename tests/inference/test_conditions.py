@@ -7,6 +7,7 @@ import unicodedata
 import numpy as np
 import pyarrow as pa
 import pytest
+from pydantic import ValidationError
 from tiny_run import texts_of
 
 from axml_ray import LabelConditions, Tagger
@@ -150,6 +151,12 @@ def test_predictors_of_files_keep_to_conditions(bundle_directory, tmp_path):
     predictor(pa.table([["a"], ["key12 key3"], [None]], schema=DOCUMENTS), tmp_path / "part-0.jsonl")
     row = json.loads((tmp_path / "part-0.jsonl").read_text())
     assert row["labels"][0] == "label-12" and set(row["labels"]) == TEENS
+
+
+@pytest.mark.parametrize("name", list(LabelConditions.model_fields))
+def test_an_empty_list_allows_neither_nothing_nor_all(name):
+    with pytest.raises(ValidationError, match=name):
+        LabelConditions(**{name: []})
 
 
 def test_flags_of_the_job():

@@ -20,10 +20,12 @@ from axml_ray.core.files import read_json
 from axml_ray.core.topk import weighted_sum
 from axml_ray.ensemble.calibration import Calibration
 from axml_ray.ensemble.frequency import Coefficients, FrequencyCalibration
+from axml_ray.evaluation.metrics.predictions import title_of
 from axml_ray.inference.bundle.bundle import VECTORS, Bundle
 from axml_ray.inference.bundle.export import export_bundle
 from axml_ray.inference.bundle.manifest import (
     CALIBRATION,
+    CARD,
     FEATURES,
     MANIFEST,
     SETTINGS,
@@ -115,6 +117,11 @@ class TestExport:
         export_bundle(run, tmp_path / "bundle", "bfloat16")
         mine, theirs = Bundle.open(tmp_path / "bundle").ensemble(), run.open_ensemble()
         assert mine.combination.combiner.about() == fitted
+        card = (tmp_path / "bundle" / CARD).read_text()
+        for name, share in mine.combination.shares.items():
+            kind = name.partition("-")[0]
+            assert share == pytest.approx(fitted["weights"][kind] / (1 if kind == name else 2))
+            assert f"| {title_of(name)} | {share:.3f} |" in card
         tokens = run.corpus.split("test").tokens
         np.testing.assert_allclose(mine.rank(tokens).scores, theirs.rank(tokens).scores, atol=0.02)
         calibration = Calibration.from_json(read_json(tmp_path / "bundle" / "calibration.json"))

@@ -195,6 +195,23 @@ def test_a_directory_of_something_else(inputs, bundle_directory, tmp_path):
         predict_files(bundle_directory, inputs[0], tmp_path, PredictionOptions())
 
 
+def test_a_job_goes_on_only_with_the_same_ids(ray_cluster, bundle_directory, tmp_path):
+    """Of files with the same name, ids have the directory, too."""
+
+    def predict(first: str) -> None:
+        readers = open_readers([tmp_path / first, tmp_path / "b"], CorpusSettings.model_construct(), labelled=False)
+        predict_files(bundle_directory, readers, tmp_path / "out", PredictionOptions(form="jsonl"), actors=1)
+
+    for directory in "ab":
+        (tmp_path / directory).mkdir()
+        (tmp_path / directory / "t.jsonl").write_text('{"text": "key1"}')
+    predict("a")
+    assert [row["id"] for row in rows_of(tmp_path / "out", "jsonl")] == ["a/t.jsonl:1", "b/t.jsonl:1"]
+    (tmp_path / "a").rename(tmp_path / "c")
+    with pytest.raises(SettingsError, match="predictions"):
+        predict("c")
+
+
 def test_a_predictor_refuses_another_bundle_than_its_job(bundle_directory):
     """It may open a bundle that was exported to the same place meanwhile."""
     options = PredictionOptions()

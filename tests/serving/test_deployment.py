@@ -13,6 +13,8 @@ import yaml
 from axml_ray.cli.parser import from_command_line, only_flags
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.ragged import Ragged
+from axml_ray.inference.bundle.bundle import Bundle
+from axml_ray.inference.bundle.manifest import MANIFEST
 from axml_ray.members.knn import NearestNeighbours
 from axml_ray.settings.members import KINDS, Kind, KnnSettings
 from serve_app.__main__ import ServerSettings, add_flags
@@ -98,6 +100,22 @@ def test_a_bundle_that_went_away_is_not_the_requests_fault(serving_bundle: Path)
         with pytest.raises(EditionError, match=r"deploy again|no bundle"):
             asyncio.run(members.rank(gone, Ragged.from_rows([[2]])))
     assert not issubclass(EditionError, SettingsError)  # which the API answers with 422
+
+
+def test_a_bundle_that_is_replaced_while_it_is_opened_is_not_used(
+    serving_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(serving_bundle, tmp_path / "bundle")
+    edition, members, open_members = Edition.checked(tmp_path / "bundle"), Members(None, 1), Bundle.ensemble
+
+    def replaced_meanwhile(bundle: Bundle, *arguments: Any) -> Any:
+        ensemble, manifest = open_members(bundle, *arguments), json.loads((bundle.directory / MANIFEST).read_text())
+        (bundle.directory / MANIFEST).write_text(json.dumps({**manifest, "axml_ray": "another"}))
+        return ensemble
+
+    monkeypatch.setattr(Bundle, "ensemble", replaced_meanwhile)
+    with pytest.raises(EditionError, match="deploy again"):
+        asyncio.run(members.rank(edition, Ragged.from_rows([[2]])))
 
 
 class SlowNeighbours(NearestNeighbours):

@@ -146,5 +146,11 @@ class TestLoading:
         first = user_space(tmp_path, "draw.suggest_int('tree.height', 0, 1)")
         assert user_space(tmp_path, "draw.suggest_int('tree.height', 0, 1)").fingerprint == first.fingerprint
         assert user_space(tmp_path, "draw.suggest_int('tree.height', 0, 2)").fingerprint != first.fingerprint
+        (tmp_path / "most").write_text("1")
+        body = f"draw.suggest_int('tree.height', 0, int(open({str(tmp_path / 'most')!r}).read()))"
+        first = user_space(tmp_path, body)
+        assert user_space(tmp_path, body).fingerprint == first.fingerprint
+        (tmp_path / "most").write_text("2")
+        assert user_space(tmp_path, body).fingerprint != first.fingerprint
         assert first.short_name == "mine"
         assert Space.load(["tune_spaces.tree:shape", "tune_spaces.attention"]).short_name == "tree-shape-attention"

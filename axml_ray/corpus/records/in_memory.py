@@ -68,7 +68,8 @@ def read_labels(y: Any, names: Sequence[Any] | np.ndarray | None = None) -> tupl
             - a column with a list of labels for each text, or with one label for each text.
 
             None and NaN are no label.
-        names: names of the classes, which replace those of an indicator matrix.
+        names: names of the classes, which replace those of an indicator matrix, unless a table has the same names in
+            another order.
 
     Raises:
         TypeError, ValueError: `y` is none of these, or `names` do not fit its columns.
@@ -94,6 +95,11 @@ def read_labels(y: Any, names: Sequence[Any] | np.ndarray | None = None) -> tupl
         raise ValueError("y: has no columns; give the labels of each text")
     ones = [rows for rows in map(_ones_of, columns) if rows is not None]
     if len(ones) == len(columns):
+        if len(columns) == 1 and names is None and columns[0].dtype != bool:
+            raise ValueError(
+                "y: one column of 0 and 1 may be one label for each text or the indicator of one class; give a column "
+                "of one dimension, such as y.ravel(), or the name of the class by classes="
+            )
         starts, rows = np.cumsum([0, *map(len, ones)]), np.concatenate(ones)
         matrix = sparse.csc_matrix((np.ones(len(rows)), rows, starts), shape=(len(columns[0]), len(columns)))
         return _read_indicator(matrix, known, names)
@@ -130,6 +136,8 @@ def _read_indicator(
     matrix: sparse.csc_matrix, known: list[Any] | None, names: Sequence[Any] | np.ndarray | None
 ) -> tuple[list[list[Any]], np.ndarray]:
     """Return the labels of each row of an indicator matrix, and the classes."""
+    if known is not None and names is not None and sorted(map(str, known)) == sorted(map(str, names)):
+        names = None
     columns, source = matrix.shape[1], "y" if names is None else "classes"
     own: list[Any] = list(range(columns) if known is None else known) if names is None else list(names)
     are_numbers = all(isinstance(name, int | np.integer) and not isinstance(name, bool) for name in own)

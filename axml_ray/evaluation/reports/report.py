@@ -25,7 +25,9 @@ DECIMALS = 4
 
 
 def write_metrics(path: Path, metrics: Mapping[str, Any]) -> None:
-    """Write ``metrics.json`` atomically, with floats rounded to four decimals; its directory exists.
+    """Write ``metrics.json`` atomically, with floats but thresholds rounded to four decimals.
+
+    Its directory exists.
 
     Raises:
         ValueError: a number is not finite.
@@ -104,7 +106,8 @@ def weights_table(about: Mapping[str, Any]) -> Table:
 
 def _rounded(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {key: _rounded(inner) for key, inner in value.items()}
+        # A threshold that is rounded up leaves out the labels that have just this score.
+        return {key: inner if key == "threshold" else _rounded(inner) for key, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_rounded(inner) for inner in value]
     if isinstance(value, float | np.floating):

@@ -86,7 +86,8 @@ def export_bundle(run: Run, directory: Path, weights: Weights = "float32", *, li
     with whole_directory(directory) as work:
         bundle = _write(run, work, weights)
         ensemble = bundle.ensemble()
-        of_members = ensemble.rank_members(valid.tokens)
+        has_words, of_members = corpus.has_words("valid"), ensemble.rank_members(valid.tokens)
+        of_members = {name: ranking.of_documents(has_words) for name, ranking in of_members.items()}
         ranking = ensemble.combination.rank(of_members)
         validation = Validation(
             run.member_weights, [of_members[spec.name] for spec in run.members], valid.labels, corpus.labels.counts
@@ -96,7 +97,7 @@ def export_bundle(run: Run, directory: Path, weights: Weights = "float32", *, li
         write_json(work / CALIBRATION, calibration.as_json())
         rankings = {weights: ranking}
         if weights != "float32":
-            rankings = {"float32": run.open_ensemble().rank(valid.tokens), **rankings}
+            rankings = {"float32": run.open_ensemble().rank(valid.tokens).of_documents(has_words), **rankings}
         scores = {str(name): accuracy(ranked, valid, corpus.labels) for name, ranked in rankings.items()}
         (work / CARD).write_text(render_card(run, bundle.manifest, scores, licence), encoding="utf-8")
         manifest = bundle.manifest.model_copy(update={"files": dict(entries(work))})

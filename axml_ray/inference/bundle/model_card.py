@@ -86,6 +86,7 @@ def render_card(
         metadata=_to_yaml(_metadata(run, scores, licence)),
         name=settings.name,
         manifest=manifest,
+        shares=run.combination(run.open_combiner()).shares,
         has_titles=settings.corpus.title_field is not None,
         frequent=[
             (index.labels[label], index.names[label], int(index.counts[label]))

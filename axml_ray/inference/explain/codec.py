@@ -81,9 +81,10 @@ class Codec:
         Returns:
             The ranking, where such a text has no label, or each of the given labels in their order with score 0.
         """
-        known = has_words[:, None]
-        ids = np.where(known, ranking.labels, np.int32(-1) if labels is None else labels.astype(np.int32))
-        return TopK(ids, np.where(known, ranking.scores, np.float32(0)))
+        masked = ranking.of_documents(has_words)
+        if labels is None:
+            return masked
+        return masked._replace(labels=np.where(has_words[:, None], ranking.labels, labels.astype(np.int32)))
 
     def decode(self, ranking: TopK, threshold: float | None = None) -> list[list[Tag]]:
         """Convert a ranking [texts, k] to the tags of each text, without labels of a probability below `threshold`."""

@@ -22,7 +22,7 @@ from axml_ray.corpus.preparation.input_changes import content_of
 from axml_ray.corpus.readers.source_files import is_unreachable
 from axml_ray.corpus.readers.sources import Reader, Rejection
 from axml_ray.corpus.readers.tables import MissingColumn
-from axml_ray.corpus.records.records import Fields, file_name, storable
+from axml_ray.corpus.records.records import Fields, storable
 from axml_ray.corpus.text.tokenizer import beginning
 from axml_ray.inference.bundle.bundle import Bundle
 from axml_ray.inference.bundle.manifest import MANIFEST
@@ -96,7 +96,7 @@ class TextFile:
         Raises:
             OSError: the file is unreachable, which a restarted job may remedy, unlike damage.
         """
-        name = getattr(self.reader, "fields", Fields()).file_name(self.reader.path)
+        name = name_of(self.reader)
         try:
             for record in self.reader.read():
                 if isinstance(record, Rejection):
@@ -108,6 +108,11 @@ class TextFile:
                 raise
             reason = storable(f"the file cannot be read on from here: {error}")
             yield {"id": name, "text": None, "error": reason}
+
+
+def name_of(reader: Reader) -> str:
+    """Return the name of a reader's file in the ids of records without one."""
+    return getattr(reader, "fields", Fields()).file_name(reader.path)
 
 
 class BundlePredictor:
@@ -238,7 +243,7 @@ def predict_files(
         "bundle": storage.sha256(bundle / MANIFEST),
         "rows": ROWS,
         **options.model_dump(),
-        "inputs": [[file_name(reader.path), content_of(reader.path)] for reader in readers],
+        "inputs": [[name_of(reader), content_of(reader.path)] for reader in readers],
         "fields": sorted(fields),
     }
     precision = claim_directory(output, job, computed_in=precision)["computed_in"]

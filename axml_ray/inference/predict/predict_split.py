@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import torch
 
@@ -36,11 +37,14 @@ class SplitFile:
     path: Path
 
     def shards(self) -> Iterator[pa.Table]:
-        """Yield ids, word ids and true labels of `ROWS` documents at a time."""
+        """Yield ids, word ids, true labels and texts of one word of `ROWS` documents at a time."""
         storage.fetch(self.path.parents[1], [f"{self.path.parent.name}/{self.path.name}"])
         with pq.ParquetFile(self.path) as file:
-            for batch in file.iter_batches(ROWS, columns=["id", "tokens", "labels"]):
-                yield pa.Table.from_batches([batch])
+            for batch in file.iter_batches(ROWS, columns=["id", "tokens", "labels", "text"]):
+                documents = pa.Table.from_batches([batch])
+                is_short = pc.equal(pc.list_value_length(documents["tokens"]), 1)
+                texts = pc.if_else(is_short, documents["text"], pa.scalar(None, documents["text"].type))
+                yield documents.drop_columns("text").append_column("text", texts)
 
 
 class EnsemblePredictor:
@@ -49,11 +53,15 @@ class EnsemblePredictor:
     def __init__(self, settings: Experiment, combiner: Combiner | None):
         use_threads(settings.resources.threads_of_worker)
         device = reserved_device(settings.resources.gpus_per_predictor)
-        self.ensemble = Run.open(settings).open_ensemble(None if combiner is None else lambda: combiner, device)
+        run = Run.open(settings)
+        self.corpus = run.corpus
+        self.ensemble = run.open_ensemble(None if combiner is None else lambda: combiner, device)
 
     def __call__(self, documents: pa.Table, path: Path) -> None:
-        """Write the rankings of the ensemble and of each member."""
-        member_rankings = self.ensemble.rank_members(Ragged.from_arrow(documents["tokens"]))
+        """Write the rankings of the ensemble and of each member; a text without a word has no labels, as in use."""
+        has_words = self.corpus.have_words(documents)
+        of_members = self.ensemble.rank_members(Ragged.from_arrow(documents["tokens"]))
+        member_rankings = {name: ranking.of_documents(has_words) for name, ranking in of_members.items()}
         rankings = {ENSEMBLE: self.ensemble.combination.rank(member_rankings), **member_rankings}
         columns = {"id": documents["id"], "labels": documents["labels"]}
         for name, ranking in rankings.items():
