@@ -85,13 +85,19 @@ class MemberSpec(MemberInfo):
     @property
     def is_fitted(self) -> bool:
         """Return whether the directory has all files of this member, fitted with the same corpus and settings."""
-        storage.fetch(self.directory / MANIFEST)
         try:
-            manifest = read_json(self.directory / MANIFEST)
-            same = (manifest["format"], manifest["version"], manifest["key"]) == (FORMAT, VERSION, self.key)
-            return bool(same and manifest["files"].items() <= storage.sizes(self.directory).items())
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            files = self._manifest()["files"]
+            return bool(files.items() <= storage.sizes(self.directory).items())
+        except (KeyError, TypeError, AttributeError):
             return False
+
+    @property
+    def digest(self) -> str | None:
+        """Return the digest of the files that were fitted last, which may have gone since; None if there were none.
+
+        A member that is fitted again with the same key may have other weights, on other processors for example.
+        """
+        return self._manifest().get("content")
 
     @property
     def content(self) -> str:
@@ -102,7 +108,17 @@ class MemberSpec(MemberInfo):
         """
         if not self.is_fitted:
             raise SettingsError(f"{self.directory}: no {self.title} of these settings; run axml-ray train")
-        return str(read_json(self.directory / MANIFEST)["content"])
+        return str(self.digest)
+
+    def _manifest(self) -> dict[str, Any]:
+        """Return the manifest of the fitted member; an empty one if there is none of this key."""
+        storage.fetch(self.directory / MANIFEST)
+        try:
+            manifest = read_json(self.directory / MANIFEST)
+            is_mine = (manifest["format"], manifest["version"], manifest["key"]) == (FORMAT, VERSION, self.key)
+            return dict(manifest) if is_mine else {}
+        except (OSError, ValueError, KeyError, TypeError):
+            return {}
 
     def mark_fitted(self) -> None:
         """Write the manifest, once all files of the member are complete."""

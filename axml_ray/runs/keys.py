@@ -59,7 +59,10 @@ class RunKeys(ABC):
     @property
     def members_key(self) -> str:
         """Return the cache key of the members' rankings and of their weighted mean."""
-        members = [[spec.name, spec.key, spec.weight, spec.config.model_dump(mode="json")] for spec in self.members]
+        members = [
+            [spec.name, spec.key, spec.digest, spec.weight, spec.config.model_dump(mode="json")]
+            for spec in self.members
+        ]
         return fingerprint(members, self.settings.ensemble.top_labels)
 
     @property

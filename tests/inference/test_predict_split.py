@@ -20,6 +20,7 @@ from axml_ray.evaluation.metrics.predictions import ENSEMBLE
 from axml_ray.inference.bundle.export import export_bundle
 from axml_ray.inference.predict import predict_split as module
 from axml_ray.inference.tagger import Tagger
+from axml_ray.runs.fitting import fit_run
 
 
 def test_predictors_of_a_split_share_a_number_format(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -64,3 +65,24 @@ def test_texts_without_a_word_have_no_labels_as_in_use(tmp_path: Path) -> None:
     measured = Scores(np.ones(len(names)))
     measured.add(ranking.labels, truth.values, truth.offsets)
     assert exported.scores["float32"]["P@1"] == pytest.approx(measured.result()["P@1"])
+
+
+def test_a_member_that_is_fitted_again_makes_what_followed_old(tmp_path: Path) -> None:
+    """Its key is the same, but on another machine its weights may not be."""
+    run = tiny_run.train_run(
+        tmp_path, trees=1, epochs=1, members={"linear_tree": {"weight": 1.0}}, combiner="calibrated"
+    )
+    first = module.predict_split(run, "test").made_by
+    assert run.has_combiner() and run.open_calibration() is not None and first == run.predictions_key
+    spec = run.spec("linear_tree-0")
+    [file] = spec.directory.glob("*.safetensors")
+    content = file.read_bytes()
+    shutil.rmtree(spec.directory)
+    assert run.predictions_key != first
+    fit_run(run)
+    assert run.predictions_key == first  # the same weights
+    file.write_bytes(content[:-4] + bytes(4))
+    spec.mark_fitted()
+    assert not run.has_combiner() and run.open_calibration() is None
+    fit_run(run)
+    assert module.predict_split(run, "test").made_by == run.predictions_key != first
