@@ -17,6 +17,7 @@ from axml_ray.core.errors import SettingsError
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.topk import TopK
 from axml_ray.corpus.labels.label_index import LabelIndex
+from axml_ray.corpus.text.tokenizer import UNKNOWN
 from axml_ray.ensemble.ensemble import Ensemble
 from axml_ray.inference.explain.explain import paths_of
 from axml_ray.members.explanation import ExplainedText, TreePath
@@ -128,6 +129,8 @@ class Members:
             bundle = edition.open()
             opened = bundle.ensemble(None, reserved_device(self.gpus), self.names), bundle.labels
             edition.check(bundle)
+            if self.gpus:  # its libraries load their kernels now, not for a request that may not wait so long
+                opened[0].rank_members(Ragged.from_rows([[UNKNOWN]]))
         except SettingsError as error:
             raise EditionError(str(error)) from None
         with self._predicting:

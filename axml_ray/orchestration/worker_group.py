@@ -53,7 +53,8 @@ def train_in_group(train: Callable[[dict[str, Any]], Any], config: dict[str, Any
     trainer = TorchTrainer(
         train,
         train_loop_config=config,
-        torch_config=TorchConfig(backend="nccl" if resources.gpus_per_worker else "gloo"),
+        # Ray notices dead workers; the others wait for as long as the first one takes to write a large level.
+        torch_config=TorchConfig(backend="nccl" if resources.gpus_per_worker else "gloo", timeout_s=24 * 3600),
         scaling_config=ScalingConfig(
             num_workers=resources.workers,
             use_gpu=resources.gpus_per_worker > 0,

@@ -231,7 +231,9 @@ class LevelTraining:
         """Evaluate the average, or before it begins the current weights, and keep them if they are the best so far."""
         state = self.state
         with self.average.applied_to(self.network):
-            score = validation_score(self.network, self.validation, self.settings.precision, self.context)
+            own = validation_score(self.network, self.validation, self.settings.precision, self.context)
+            # On unlike GPUs, ties may be broken otherwise, and all workers must keep the same step.
+            score = float(self.context.from_first(torch.tensor(own, dtype=torch.float64)))
             if score > state.best_score:
                 state.best_score, state.best_step = score, state.step
                 self._keep_best()

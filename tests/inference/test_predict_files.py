@@ -7,6 +7,7 @@ import json
 import os
 import tracemalloc
 from pathlib import Path
+from weakref import WeakSet
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -257,16 +258,20 @@ class TestAGpuThatFails:
     def predict(self, bundle_directory, path, monkeypatch, fails) -> list[int]:
         """Return the sizes of the batches of a job whose batches raise what `fails` returns for them, if anything."""
         predictor = BundlePredictor(bundle_directory, PredictionOptions(form="jsonl"), 1)
-        tag, sizes = predictor.tagger.tag, []
+        tag, sizes, in_memory, left = predictor.tagger.tag, [], WeakSet(), []
 
         def failing(texts, **options) -> list:
             sizes.append(len(texts))
+            left.append(len(in_memory))
+            tensor = torch.zeros(len(texts))
+            in_memory.add(tensor)
             if error := fails(sizes):
                 raise error
             return tag(texts, **options)
 
         monkeypatch.setattr(predictor.tagger, "tag", failing)
         predictor(self.TEXTS, path)
+        assert not any(left)  # of a batch that failed, nothing is in memory any more
         return sizes
 
     def test_too_little_memory_for_a_batch_halves_it(self, bundle_directory, tmp_path, monkeypatch):

@@ -180,12 +180,13 @@ class BundlePredictor:
         except torch.AcceleratorError:
             raise
         except Exception as error:
-            if len(texts) > 1:
-                half = len(texts) // 2
-                return [*self._tag(texts[:half]), *self._tag(texts[half:])]
-            if isinstance(error, torch.OutOfMemoryError):
-                raise
-            return [error]
+            failure = error.with_traceback(None)  # its frames would keep the tensors of the whole batch in memory
+        if len(texts) > 1:
+            half = len(texts) // 2
+            return [*self._tag(texts[:half]), *self._tag(texts[half:])]
+        if isinstance(failure, torch.OutOfMemoryError):
+            raise failure
+        return [failure]
 
 
 @phase("predict")

@@ -113,14 +113,17 @@ class LstmGraphs:
 
     def __init__(self) -> None:
         self._graphs: dict[tuple[Any, ...], _Graph] = {}
+        # That of PyTorch belongs to the device of the first capture of the process; on others, graphs would be empty.
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
 
     def run(self, arguments: Sequence[Tensor]) -> Tensor:
         """Run an LSTM, and record its backward pass; the arguments are those of `_run`."""
-        key = (arguments[0].dtype, arguments[0].device, *(tuple(tensor.shape) for tensor in arguments))
+        # A capture keeps whether float32 products are rounded to TF32.
+        format = (arguments[0].dtype, torch.backends.cudnn.allow_tf32)
+        key = (arguments[0].device, format, *(tuple(tensor.shape) for tensor in arguments))
         if key not in self._graphs:
             if len(self._graphs) >= MOST_GRAPHS:
                 self._graphs.clear()
-            # Of another device than the current one, a graph would be empty, and each replay give the first output.
             with torch.cuda.device(arguments[0].device):
                 self._graphs[key] = self._capture(arguments)
         output: Tensor = _Replay.apply(self._graphs[key], *arguments)
@@ -128,19 +131,23 @@ class LstmGraphs:
 
     def _capture(self, arguments: Sequence[Tensor]) -> _Graph:
         fixed = [tensor.detach().clone().requires_grad_() for tensor in arguments]
-        stream, now = torch.cuda.Stream(), torch.cuda.current_stream()
+        device, now = arguments[0].device, torch.cuda.current_stream()
+        if device not in self._streams:
+            self._streams[device] = torch.cuda.Stream(device)
+        stream = self._streams[device]
         stream.wait_stream(now)
         with torch.cuda.stream(stream):  # libraries allocate what they keep before a capture
             for _ in range(3):
                 torch.autograd.grad(_run(fixed).sum(), fixed)
         now.wait_stream(stream)
-        pool = next((graph.forward.pool() for graph in self._graphs.values()), None)
+        pool = next((graph.forward.pool() for key, graph in self._graphs.items() if key[0] == device), None)
         forward, backward = torch.cuda.CUDAGraph(), torch.cuda.CUDAGraph()
         # Other threads copy batches meanwhile, which a capture that watches the whole process would forbid.
-        with torch.cuda.graph(forward, pool=pool, capture_error_mode="thread_local"):
+        options: dict[str, Any] = {"stream": stream, "capture_error_mode": "thread_local"}
+        with torch.cuda.graph(forward, pool=pool, **options):
             output = _run(fixed)
         gradient = torch.empty_like(output)
-        with torch.cuda.graph(backward, pool=forward.pool(), capture_error_mode="thread_local"):
+        with torch.cuda.graph(backward, pool=forward.pool(), **options):
             gradients = torch.autograd.grad(output, fixed, gradient)
         return _Graph(forward, backward, [tensor.detach() for tensor in fixed], output.detach(), gradient, gradients)
 
@@ -209,4 +216,5 @@ class _Leave(torch.autograd.Function):
         factor = context.factor
         largest = torch.linalg.vector_norm(gradient, torch.inf).float().clamp(min=1e-30)
         factor.value = torch.exp2(torch.floor(torch.log2(LARGEST / largest)))
-        return (gradient * factor.value).to(factor.dtype), None, None
+        # In float32: a GPU would convert the factor of a gradient of zeros, 2^93, to an infinite one in float16.
+        return (gradient.float() * factor.value).to(factor.dtype), None, None
