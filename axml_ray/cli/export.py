@@ -35,15 +35,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 def table(exported: "Exported") -> "Table":
     """Return the scores by number format of the weights as a table for a rich console."""
-    from rich import box
-    from rich.table import Table
-
+    from axml_ray.evaluation.reports.report import empty_table
     from axml_ray.inference.bundle.model_card import VALIDATION_MEASURES as MEASURES
 
-    shown = Table(box=box.SIMPLE_HEAD, show_edge=False, title=f"{exported.documents:,} validation documents")
-    shown.add_column("weights")
-    for name in MEASURES:
-        shown.add_column(name, justify="right")
+    shown = empty_table(f"{exported.documents:,} validation documents", ("weights", *MEASURES))
     for weights, scores in exported.scores.items():
         shown.add_row(weights, *(f"{scores[name]:.2f}" if name in scores else "–" for name in MEASURES))
     if len(exported.scores) == 2:

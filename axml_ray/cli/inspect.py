@@ -111,12 +111,9 @@ def _open_or_build(settings: Experiment, corpus: "Corpus", path: Path, number: i
 
 def table(rows: "list[LevelSummary]", labels: int) -> "Table":
     """Return the levels, with the leaf level of `labels` labels, as a table for a rich console."""
-    from rich import box
-    from rich.table import Table
+    from axml_ray.evaluation.reports.report import empty_table
 
-    shown = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    for name in ("level", "nodes", "children", "labels below", "similarity"):
-        shown.add_column(name, justify="right")
+    shown = empty_table("", ("level", "nodes", "children", "labels below", "similarity"))
     for row in rows:
         spread = [f"{least:,} to {most:,}, mean {mean:,.1f}" for least, mean, most in (row.children, row.labels)]
         shown.add_row(str(row.level), f"{row.nodes:,}", *spread, f"{row.similarity:.3f}")

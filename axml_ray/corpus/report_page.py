@@ -5,33 +5,21 @@ became of every record, and a few documents. It follows the browser's light or d
 """
 
 import math
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 
-from axml_ray.core.files import whole_file
-from axml_ray.evaluation.reports.charts import STYLE, Axis, Bars, Line, bar_chart, line_chart
+from axml_ray.evaluation.reports.charts import Axis, Bars, Line, bar_chart, line_chart
+from axml_ray.evaluation.reports.html_file import write_html
 
 EXAMPLES, EXAMPLE_LETTERS = 5, 400
 """Number of documents shown, and maximum number of letters of their texts."""
 MAX_BARS, MAX_POINTS = 40, 300
 """Maximum number of bars of a histogram and of points of a curve."""
-
-
-@cache
-def _template() -> Template:
-    """Return the page's template, which takes as long to compile as a small corpus to prepare."""
-    environment = Environment(
-        loader=PackageLoader("axml_ray.corpus", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
-    )
-    environment.filters["thousands"] = lambda number: f"{number:,}"
-    return environment.get_template("report_page.html")
 
 
 def write_report_page(directory: Path, name: str, counts: dict[str, Any], summary: dict[str, Any]) -> Path:
@@ -57,8 +45,10 @@ def write_report_page(directory: Path, name: str, counts: dict[str, Any], summar
         for row in batch.to_pylist()
     ]
     path = directory / "report" / "corpus.html"
-    path.parent.mkdir(exist_ok=True)
-    text = _template().render(
+    write_html(
+        path,
+        "report_page.html",
+        package="axml_ray.corpus",
         name=name,
         counts=counts,
         summary=summary,
@@ -66,13 +56,10 @@ def write_report_page(directory: Path, name: str, counts: dict[str, Any], summar
         frequency=line_chart("Frequency of labels", x, y, [Line(name="labels", points=points)]),
         lengths=_histogram(files, "tokens", "Length of texts", "words of a training text (after truncation)"),
         labels_per_text=_histogram(files, "labels", "Labels per text", "labels of a training text"),
-        style=Markup(STYLE),
         frequent=[(row["name"], row["count"]) for row in ranked.slice(0, 12).to_pylist()],
         single=int((label_counts == 1).sum()),
         examples=examples,
     )
-    with whole_file(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
     return path
 
 

@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from axml_ray.core.files import whole_file
 from axml_ray.corpus.labels.label_index import LabelIndex
+from axml_ray.evaluation.reports.html_file import write_html
 from axml_ray.tree.inspection import label_starts
 from axml_ray.tree.label_tree import LabelTree
 
@@ -34,11 +33,7 @@ def write_tree_page(path: Path, tree: LabelTree, index: LabelIndex, title: str) 
     """
     root, shown = nested_clusters(tree, MOST_LABELS)
     labels = [[index.names[label], int(index.counts[label])] for label in shown]
-    environment = Environment(loader=PackageLoader("axml_ray.tree", ""), autoescape=True, undefined=StrictUndefined)
-    html = environment.get_template("tree_page.html.jinja").render(title=title, labels=labels, root=root)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with whole_file(path) as temporary:
-        temporary.write_text(html, encoding="utf-8")
+    write_html(path, "tree_page.html.jinja", package="axml_ray.tree", title=title, labels=labels, root=root)
 
 
 def nested_clusters(tree: LabelTree, most_labels: int) -> tuple[Node, list[int]]:

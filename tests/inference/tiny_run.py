@@ -44,9 +44,9 @@ def train_run(
     settings = settings.model_copy(update={"network": shape, "ensemble": ensemble, "members": chosen})
     run = Run(settings, corpus)
     run.layout.directory.mkdir(parents=True)
+    fit_run(run)
     if fitted is not None:
         run.keep_combiner(fitted)
-    fit_run(run)
     write_run_manifest(run.layout.directory)
     content = yaml.safe_dump(settings.model_dump(mode="json"))
     run.layout.settings.write_text(content, encoding="utf-8")

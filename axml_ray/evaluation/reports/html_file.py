@@ -15,26 +15,27 @@ from axml_ray.evaluation.metrics.predictions import title_of
 from axml_ray.evaluation.reports.charts import STYLE
 
 
-def write_html(path: Path, template: str, **values: Any) -> None:
-    """Render a template of this package and write it atomically.
+def write_html(path: Path, template: str, package: str = __package__, **values: Any) -> None:
+    """Render a template and write it atomically.
 
     Args:
         path: file to write; its directories are created.
         template: file name of the template, which escapes all values.
+        package: package of the template; by default this one.
         values: what the template shows, in addition to `style` (of charts) and `today`.
     """
     today = datetime.now().strftime("%Y-%m-%d")
-    html = _environment().get_template(template).render(style=Markup(STYLE), today=today, **values)
+    html = _environment(package).get_template(template).render(style=Markup(STYLE), today=today, **values)
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole_file(path) as temporary:
         temporary.write_text(html, encoding="utf-8")
 
 
 @cache
-def _environment() -> Environment:
-    """Return the environment of the templates, which keeps those that it has compiled."""
+def _environment(package: str) -> Environment:
+    """Return the environment of a package's templates, which keeps those that it has compiled."""
     environment = Environment(
-        loader=PackageLoader("axml_ray.evaluation.reports", ""),
+        loader=PackageLoader(package, ""),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
