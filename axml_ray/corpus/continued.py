@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from axml_ray.core.errors import SettingsError
+from axml_ray.corpus.preparation.split_assignment import TEST, VALID
 from axml_ray.corpus.preparation.staging import text_digests
 from axml_ray.corpus.store import Corpus
 from axml_ray.corpus.text.composition import composed
@@ -94,8 +95,8 @@ def check_kept_labels(directory: Path, continued: Path) -> None:
     )
 
 
-def check_kept_texts(continued: Path, digests: np.ndarray) -> str | None:
-    """Check that the training texts of a continued corpus are there again; return a warning if a few of them are not.
+def check_kept_texts(continued: Path, digests: np.ndarray, split: np.ndarray) -> Iterator[str]:
+    """Check that the training texts of a continued corpus are there again, and for training; yield warnings.
 
     A text that is read differently is a new one, which may be drawn for validation or test, though the networks were
     trained on it.
@@ -103,6 +104,7 @@ def check_kept_texts(continued: Path, digests: np.ndarray) -> str | None:
     Args:
         continued: directory of the continued corpus.
         digests: the first halves of the digests of all texts now, uint64 [documents].
+        split: the split to which each is assigned, int8 [documents].
 
     Raises:
         SettingsError: more than `MAX_LOST_SHARE` of them are missing.
@@ -111,15 +113,21 @@ def check_kept_texts(continued: Path, digests: np.ndarray) -> str | None:
     texts = (list(map(composed, some)) for some in _texts(Corpus.open(continued), "train"))
     old = np.concatenate([text_digests(some)[0][:, 0] for some in texts])
     lost = int((~np.isin(old, digests)).sum())
+    scored = int(np.isin(digests[(split == VALID) | (split == TEST)], old).sum())
+    if scored:
+        yield (
+            f"{scored:,} training texts of {continued} are validation or test texts now, although networks were "
+            "trained on them, so scores will be too good; leave them out of the files"
+        )
     if not lost:
-        return None
+        return
     problem = f"{lost:,} of {len(old):,} training texts of {continued} are not among the texts any more"
     if lost > MAX_LOST_SHARE * len(old):
         raise SettingsError(
             f"corpus.train: {problem}, so other versions of them could be drawn for validation or test, although "
             "networks were trained on them; give the old files unchanged, or train a new run without --continue"
         )
-    return f"{problem}; if they were changed, scores of the new versions may be too good"
+    yield f"{problem}; if they were changed, scores of the new versions may be too good"
 
 
 def _texts(corpus: Corpus, split: str) -> Iterator[list[str]]:

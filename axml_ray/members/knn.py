@@ -2,9 +2,9 @@
 
 Networks and linear classifiers learn what many texts have in common; a text that nearly repeats a training text usually
 has the same labels, however rare they are. A text is represented by its strongest TF-IDF features; its similarity s to
-another is the cosine over those that are not in more than a tenth of the training texts. Of the k most similar training
-texts (of equals, the first), a label's score is the sum of s⁴ over those that have it, divided by the sum over all. It
-does not depend on the other texts of a batch.
+another is the product of their vectors, of length one, without features of more than a tenth of the training texts. Of
+the k most similar training texts (of equals, the first), a label's score is the sum of s⁴ over those that have it,
+divided by the sum over all. It does not depend on the other texts of a batch.
 
 Legend: N documents, D training documents, L trained labels, F features of a text.
 """

@@ -34,13 +34,15 @@ class Activity:
     unit: str | None = None
     """Name of the units, in the plural; None if nothing is counted."""
     done: int = field(default=0, init=False)
+    done_before: int = field(default=0, init=False)
+    """Number of units that were done when it began."""
     began: float = field(default_factory=time.monotonic, init=False)
     """Time of the beginning, by `time.monotonic`."""
 
     @property
     def rate(self) -> float:
-        """Return the units done per second."""
-        return self.done / max(time.monotonic() - self.began, 1e-9)
+        """Return the units done per second since the beginning."""
+        return (self.done - self.done_before) / max(time.monotonic() - self.began, 1e-9)
 
 
 class Reporter:

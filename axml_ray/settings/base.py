@@ -51,6 +51,9 @@ _as_stored = PlainSerializer(
     when_used="json",
 )
 AbsolutePlace = Annotated[Path | str, BeforeValidator(_not_blank), AfterValidator(absolute_place), _as_stored]
+Places = Annotated[
+    tuple[AbsolutePlace, ...], BeforeValidator(lambda given: (given,) if isinstance(given, str) else given)
+]
 AbsolutePath = Annotated[Path, BeforeValidator(_absolute_text), AfterValidator(absolute), _as_stored]
 Precision = Literal["auto", "bfloat16", "float16", "tf32", "float32"]
 Weights = Literal["float32", "bfloat16", "int8"]

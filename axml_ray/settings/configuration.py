@@ -53,7 +53,8 @@ def find_config(config: str | Path) -> Path:
         return path
     if str(config) in names:
         return SHIPPED / f"{config}.yaml"
-    near = difflib.get_close_matches(path.stem, names, n=1)
+    beside = sorted(map(str, [*path.parent.glob("*.yaml"), *path.parent.glob("*.yml")]))
+    near = difflib.get_close_matches(str(path), beside, n=1) or difflib.get_close_matches(str(config), names, n=1)
     fix = f"did you mean '--config {near[0]}'?" if near else f"name a YAML file, or one of {', '.join(names)}"
     raise SettingsError(f"{config}: there is no such file or config; {fix}")
 
@@ -212,6 +213,11 @@ def _explain(error: ValidationError, config: str | Path | None, flags: set[str])
 
 def _unknown(key: str, group: type[BaseModel]) -> str:
     """Return the message for an unknown setting, with the most similar one of its group, or all of them."""
+    groups = [
+        name for name, field in group.model_fields.items() if key in getattr(field.annotation, "model_fields", ())
+    ]
+    if groups:
+        return f"{key}: is a setting of the group {groups[0]}; indent it below '{groups[0]}:'"
     near = difflib.get_close_matches(key.rpartition(".")[2], group.model_fields, n=1)
     fix = f"did you mean '{near[0]}'?" if near else f"known here: {', '.join(group.model_fields)}"
     return f"{key}: unknown setting; {fix}"

@@ -7,11 +7,11 @@ from pydantic import Field, model_validator
 
 from axml_ray.settings.base import (
     AbsolutePath,
-    AbsolutePlace,
     CsvDelimiter,
     FieldNames,
     LabelSeparator,
     Name,
+    Places,
     Positive,
     Settings,
     Share,
@@ -69,17 +69,17 @@ class CorpusSettings(ReadingSettings):
 
     name: Name = "corpus"
     """Directory of the prepared corpus below `corpora`."""
-    train: tuple[AbsolutePlace, ...] = ()
+    train: Places = ()
     """Files, directories, globs or URLs of the training documents."""
-    valid: tuple[AbsolutePlace, ...] = ()
+    valid: Places = ()
     """The same for validation; without any, `valid_documents` are drawn from train."""
-    test: tuple[AbsolutePlace, ...] = ()
+    test: Places = ()
     """The same for the test split, used for the final evaluation only; without any, `test_share` of the
     documents of train are drawn."""
     valid_documents: Positive = 200
     """Documents drawn from train for validation, limited to a tenth of train (the authors' program: 200, or 4,000 for
     its large corpora)."""
-    test_share: Share = 0.1
+    test_share: Annotated[float, Field(ge=0, lt=1)] = 0.1
     """Share of the documents that becomes the test split where `test` names no files, by a hash of the text. With 0
     there is no test split, which the main job needs for its evaluation."""
     max_train_documents: Positive | None = None
@@ -124,7 +124,7 @@ class CorpusSettings(ReadingSettings):
     @model_validator(mode="after")
     def _source_has_files(self) -> Self:
         if self.source != "installed_packages" and not self.train:
-            raise ValueError(f"corpus.train: give at least one file for source {self.source}")
+            raise ValueError("corpus.train: names no file; give --corpus.train FILE, or --config with a file that does")
         if self.source == "installed_packages" and (self.train or self.valid or self.test):
             raise ValueError("corpus.train, .valid and .test: leave them out for installed_packages")
         return self

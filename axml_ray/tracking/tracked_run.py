@@ -4,8 +4,8 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -26,14 +26,21 @@ CLOSE_SECONDS = 30.0
 NOTICE_SECONDS = 5.0
 NOT_PARAMETERS = {"name", "runs", "corpora", "tracking"}
 
-Call = Callable[[Tracker], None]
+
+@dataclass(frozen=True)
+class Call:
+    """A call of a tracker; if it `is_needed`, it is made later if the tracker fails now."""
+
+    make: Callable[[Tracker], None]
+    is_needed: bool
 
 
 class TrackedRun:
     """A context in which a run is tracked, from the first call on; it continues the tracked run of an earlier start.
 
     The methods return at once: a thread does the logging in order, so that a slow server delays nothing. If the tracker
-    fails, one warning is logged, and after `RETRY_SECONDS` it is tried again.
+    fails, one warning is logged, and after `RETRY_SECONDS` it is tried again. Metrics of levels are left out meanwhile;
+    scores and files wait, at most until the end of the run.
 
     The directory of the run keeps the tracker's id of it, `parameters` are what it is started with, and `sweep` is the
     directory of the sweep, for a sweep and its trials. An exception of `stops` means that the run was stopped, another
@@ -55,6 +62,7 @@ class TrackedRun:
         self._stops: tuple[type[BaseException], ...] = (KeyboardInterrupt, *stops)
         self._calls: queue.SimpleQueue[Call | None] = queue.SimpleQueue()
         self._opened = threading.Event()
+        self._tracker: Tracker | None = None
         self._outcome: Outcome = "finished"
         self._failed_at: float | None = None
         self._has_warned = False
@@ -72,7 +80,7 @@ class TrackedRun:
     def record(self, record: Mapping[str, Any]) -> None:
         """Log the metrics in a record of a training journal, if it has any."""
         if metrics := LevelMetrics.of(record):
-            self._call(lambda tracker: tracker.log_level(metrics))
+            self._call(lambda tracker: tracker.log_level(metrics), is_needed=False)
 
     def scores(self, scores: Mapping[str, float]) -> None:
         """Log the final metrics of the run by name."""
@@ -84,13 +92,13 @@ class TrackedRun:
         if self.settings.tracker in CLIENTS:
             self._call(lambda tracker: tracker.log_artifact(kind, path))
 
-    def _call(self, call: Call) -> None:
+    def _call(self, make: Callable[[Tracker], None], *, is_needed: bool = True) -> None:
         """Let the thread make a call; the first one starts it."""
         if self.settings.tracker == "none":
             return
         if not self._thread.ident:
             self._thread.start()
-        self._calls.put(call)
+        self._calls.put(Call(make, is_needed))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -108,26 +116,35 @@ class TrackedRun:
 
     def _work(self) -> None:
         """Make the calls, one after the other, and then close the tracker."""
-        tracker: Tracker | None = None
+        waiting: list[Call] = []
         while (call := self._calls.get()) is not None:
-            if self._failed_at is not None and time.monotonic() < self._failed_at + RETRY_SECONDS:
-                continue
+            if self._failed_at is None or time.monotonic() >= self._failed_at + RETRY_SECONDS:
+                waiting = self._make([*waiting, call])
+            elif call.is_needed:
+                waiting.append(call)
+        self._make(waiting)
+        try:
+            if self._tracker is not None:
+                self._tracker.close(self._outcome)
+        except Exception as error:
+            self._warn(error)
+
+    def _make(self, calls: Sequence[Call]) -> list[Call]:
+        """Make calls up to the first that fails, and return those that are to be made again."""
+        for number, call in enumerate(calls):
             try:
                 check_fences(self._directory)  # trackers write there, too
-                if tracker is None:
-                    tracker = self._open()
-                call(tracker)
+                if self._tracker is None:
+                    self._tracker = self._open()
+                call.make(self._tracker)
                 self._failed_at = None
             except Exception as error:  # whatever a library or a server does must not end the run
                 self._failed_at = time.monotonic()
                 self._warn(error)
+                return [each for each in calls[number:] if each.is_needed]
             finally:
                 self._opened.set()
-        try:
-            if tracker is not None:
-                tracker.close(self._outcome)
-        except Exception as error:
-            self._warn(error)
+        return []
 
     def _open(self) -> Tracker:
         """Start the tracked run, or continue it, and log its parameters."""

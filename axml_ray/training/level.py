@@ -141,7 +141,7 @@ class LevelTraining:
             self._check_weights()
             self._average()
             self._evaluate()
-        self._report()
+        self._report(is_last=True)
         state.seconds = time.monotonic() - self._began
         self._restore_best()
         return state.best_score
@@ -300,7 +300,7 @@ class LevelTraining:
             "Try a smaller training.learning_rate, or training.precision float32"
         )
 
-    def _report(self) -> None:
+    def _report(self, *, is_last: bool = False) -> None:
         """Report progress from rank 0."""
         if not self.context.is_first:
             return
@@ -320,7 +320,7 @@ class LevelTraining:
                 "valid_nDCG@5": state.best_score if self.best else None,
                 "documents_per_second": rate,
                 "seconds": now - self._began,
-                "seconds_left": remaining / rate if rate else None,
+                "seconds_left": 0.0 if is_last else remaining / rate if rate else None,  # patience may end it early
                 "memory_gib": peak_memory_gib(self.context.device),
             }
         )

@@ -153,7 +153,7 @@ def train_tree(config: NetworkTreeConfig, inputs: TrainingInputs, directory: Pat
             report({"level": number, "begun": network.level.nodes})
             previous = None if inputs.previous is None else inputs.previous.read(number)
             # Parameters start from the trained level that is continued, else from the parent level's, else at random.
-            if previous is None and config.network.output_bias == "positive_rate":
+            if config.network.output_bias == "positive_rate":  # which remains that of new labels
                 network.initialise_output_bias(data.positive_rate(network.level))
             if inputs.previous is not None and previous is not None:
                 copy_shared_parameters(network, previous, inputs.previous.previous_ids)

@@ -59,6 +59,11 @@ def test_a_file_comes_before_a_config_of_the_package(tmp_path, monkeypatch: pyte
     assert find_config("quickstart") == SHIPPED / "quickstart.yaml"
     (tmp_path / "docstrings").write_text("name: mine\ncorpus: {source: installed_packages}\n")
     assert load("docstrings").name == "mine"
-    for name, fix in [("quickstrat", "did you mean '--config quickstart'"), ("configs/zzz.yaml", "name a YAML file")]:
+    (tmp_path / "my-texts.yaml").touch()
+    for name, fix in [
+        ("quickstrat", "did you mean '--config quickstart'"),
+        ("configs/zzz.yaml", "name a YAML file"),
+        ("my-text.yml", "did you mean '--config my-texts.yaml'"),
+    ]:
         with pytest.raises(SettingsError, match=fix):
             find_config(name)

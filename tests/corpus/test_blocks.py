@@ -53,12 +53,12 @@ def test_a_task_that_is_started_again_stages_what_it_would_have(tmp_path: Path) 
     rows = [stage_source_block(pickle.loads(pickle.dumps(block)), 1_000, stage, settings) for block in blocks]
     assert sum(row["rows"] for of_block in rows for row in of_block) == 80
     before = {path: path.read_bytes() for path in stage.rglob("*") if path.is_file()}
-    (stage / f"{blocks[0].name}-000" / "words.arrow").write_bytes(b"half of it")
-    (stage / f"{blocks[0].name}-001").mkdir()
+    (stage / f"{blocks[0].name}-000000" / "words.arrow").write_bytes(b"half of it")
+    (stage / f"{blocks[0].name}-000001").mkdir()
     assert stage_source_block(blocks[0], 1_000, stage, settings) == rows[0]
     assert {path: path.read_bytes() for path in stage.rglob("*") if path.is_file()} == before
-    assert not (stage / f"{blocks[0].name}-001").exists()
-    [rejected] = map(json.loads, (stage / f"{blocks[-1].name}-000.rejected.jsonl").read_text().splitlines())
+    assert not (stage / f"{blocks[0].name}-000001").exists()
+    [rejected] = map(json.loads, (stage / f"{blocks[-1].name}-000000.rejected.jsonl").read_text().splitlines())
     assert (rejected["file"], rejected["line"]) == (str(tmp_path / "a.jsonl"), 41)
 
 

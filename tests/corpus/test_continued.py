@@ -109,6 +109,13 @@ def test_old_texts_that_changed(run: Prepare, old: Corpus, tmp_path: Path, chang
     assert ["of 108 training texts" in warning for warning in warnings] == [True] * bool(changed)
 
 
+@pytest.mark.parametrize("drop_duplicates", [False, True])
+def test_old_texts_that_are_test_texts_now(run: Prepare, old: Corpus, tmp_path: Path, drop_duplicates: bool) -> None:
+    given = {"train": texts(0, 120), "test": texts(0, 110), "continues": str(tmp_path / "before")}
+    warnings = run(**given, drop_duplicates=drop_duplicates).manifest["summary"]["warnings"]
+    assert sum("validation or test texts now" in warning for warning in warnings) == 1
+
+
 def test_drawing_validation_texts_instead_of_given_ones_is_refused(run: Prepare, tmp_path: Path) -> None:
     run(train=texts(0, 60), test=texts(60, 70), valid=texts(70, 80), directory="before")
     with pytest.raises(SettingsError, match=r"^corpus\.valid: "):

@@ -55,6 +55,13 @@ def test_names_are_in_the_likeliest_column(tmp_path: Path, header: str, row: str
     assert name_labels(URIS, tmp_path / "n.csv") == ["cat", "dog", URIS[2]]
 
 
+@pytest.mark.parametrize("header", [",label_id,name", "Unnamed: 0,id,label", "rank,id,name"])
+def test_numbers_of_rows_are_no_labels(tmp_path: Path, header: str) -> None:
+    """As pandas writes them before the columns of a table."""
+    (tmp_path / "n.csv").write_text(f"{header}\n0,3,Art\n1,1,Law\n2,0,Music\n3,2,Physics\n")
+    assert name_labels(["0", "1", "2", "3"], tmp_path / "n.csv") == ["Music", "Law", "Physics", "Art"]
+
+
 def test_the_first_name_of_a_label_counts(tmp_path: Path) -> None:
     rows = ["1\tcat", "2\t", "2\tdog", "1\tKatze", "2\tHund"]
     (tmp_path / "n.tsv").write_text("\n".join(rows))

@@ -140,7 +140,8 @@ def test_given_validation_is_no_part_of_the_drawn_test_split(run: Prepare) -> No
     ("given", "key"),
     [
         ({"test_share": 1e-9}, "corpus.test_share"),
-        ({"test_share": 1}, "corpus.train"),
+        ({"test_share": 0.9999}, "corpus.train"),
+        ({"test_share": 1}, "test_share"),
     ],
 )
 def test_a_share_that_leaves_nothing_is_named(run: Prepare, given: dict[str, Any], key: str) -> None:

@@ -52,6 +52,17 @@ def test_duplicates_are_dropped_and_the_test_copy_is_kept(run: Prepare) -> None:
     assert run(train=train, valid=valid, test=test, directory="all").documents("train") == 6
 
 
+def test_texts_without_labels_replace_and_are_drawn_for_no_others(run: Prepare) -> None:
+    labelled = many(40)
+    pool = [*((text, []) for text, _ in labelled[:30]), *(("unlabelled", []) for _ in range(100))]
+    corpus = run(train=[*pool, *labelled], test=[*pool, *many(4, "test")], drop_duplicates=True, valid_documents=4)
+    assert [corpus.documents(split) for split in SPLITS] == [36, 4, 4]
+    left_out = corpus.manifest["summary"]["left_out"]
+    assert left_out["duplicates"] == 0 and left_out["without_label"] == {"train": 130, "valid": 0, "test": 130}
+    few = run(train=[*pool, *labelled], test=many(4, "test"), max_train_documents=12, directory="few")
+    assert [few.documents(split) for split in SPLITS] == [12, 3, 4]
+
+
 @given(st.lists(st.integers(0, 30), min_size=20, max_size=200), st.integers(1, 20))
 def test_validation_does_not_divide_equal_texts(texts: list[int], wanted: int) -> None:
     facts = np.zeros(len(texts), dtype=DOCUMENT_FACTS)

@@ -447,3 +447,9 @@ def test_damaged_tables_are_read_without_a_crash(damage: dict[int, int]) -> None
                 assert "has no column" in str(error)
                 continue
             assert len({record.line for record in records}) == len(records)
+
+
+def test_the_header_of_an_appended_file_may_have_another_order(tmp_path: Path) -> None:
+    rows = "text,labels\nA cat.,pets\nlabels,text\nsport,A ball.\nText,Labels\nA dog.,pets\n"
+    found = rows_of(tmp_path / "a.csv", rows)
+    assert found == [(2, "A cat.", "pets"), (4, "A ball.", "sport"), (6, "A dog.", "pets")]

@@ -196,6 +196,15 @@ def test_a_directory_of_something_else(inputs, bundle_directory, tmp_path):
         predict_files(bundle_directory, inputs[0], tmp_path, PredictionOptions())
 
 
+@pytest.mark.parametrize("content", ["", "text,labels\n"])
+def test_files_without_texts_are_refused_before_anything_is_written(bundle_directory, tmp_path, content):
+    (tmp_path / "a.csv").write_text(content)
+    readers = open_readers([tmp_path / "a.csv"], CorpusSettings.model_construct(), labelled=False)
+    with pytest.raises(SettingsError, match=r"--input: .*a\.csv"):
+        predict_files(bundle_directory, readers, tmp_path / "out", PredictionOptions())
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_job_goes_on_only_with_the_same_ids(ray_cluster, bundle_directory, tmp_path):
     """Of files with the same name, ids have the directory, too."""
 

@@ -80,7 +80,7 @@ def test_there_are_shipped_configs() -> None:
         (PACKAGES + "tree: {qqqq: 1}", "tree.qqqq: unknown setting; known here: height, cluster_size, beam"),
         (PACKAGES + "  max_tokens: many", "corpus.max_tokens: Input should be a valid integer"),
         (PACKAGES + "  max_tokens: many", "(given: 'many')"),
-        (PACKAGES + "  test_share: 1.5", "corpus.test_share: Input should be less than or equal to 1 (given: 1.5)"),
+        (PACKAGES + "  test_share: 1.5", "corpus.test_share: Input should be less than 1 (given: 1.5)"),
         (PACKAGES + "  expected: {lables: 5}", "corpus.expected.lables: unknown setting; did you mean 'labels'?"),
         (PACKAGES + "  name: ../up", "corpus.name: String should match pattern"),
         (PACKAGES + "network: {fully_connected: 256}", "network.fully_connected: Input should be a valid list"),
@@ -110,8 +110,9 @@ def test_there_are_shipped_configs() -> None:
         (PACKAGES + "tree: {cluster_size: 1}", "tree.cluster_size: Input should be greater than or equal to 2"),
         (PACKAGES + "tree: 16", "tree: expected a group of 'key: value' lines"),
         (PACKAGES + "  train: [a.jsonl]", "corpus.train, .valid and .test: leave them out for installed_packages"),
-        ("corpus: {test: [a.jsonl]}", "corpus.train: give at least one file for source auto"),
-        ("name: x", "corpus.train: give at least one file for source auto"),
+        ("corpus: {test: [a.jsonl]}", "corpus.train: names no file; give --corpus.train FILE"),
+        ("train: [a.jsonl]", "train: is a setting of the group corpus; indent it below 'corpus:'"),
+        ("name: x", "corpus.train: names no file; give --corpus.train FILE"),
         ("- a\n- b", "expected 'key: value' lines, found list"),
         ("just text", "expected 'key: value' lines, found str"),
         (PACKAGES + "training: {epochs: [9]}\ntree: {height: 1}\ntraining: {batch_size: 7}", "duplicate key training"),
@@ -200,8 +201,8 @@ def test_a_missing_config_is_named(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_without_config_or_files_the_missing_keys_are_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert message(capsys).startswith("corpus.train: give at least one file")
-    with pytest.raises(SettingsError, match=r"corpus\.train: give"):
+    assert message(capsys).startswith("corpus.train: names no file")
+    with pytest.raises(SettingsError, match=r"corpus\.train: names"):
         load()
 
 
@@ -449,3 +450,10 @@ def test_settings_are_frozen() -> None:
 
 def test_the_last_value_serves_all_deeper_levels() -> None:
     assert [at_level((6, 4, 2), level) for level in (1, 2, 3, 4, 9)] == [6, 4, 2, 2, 2]
+
+
+def test_one_file_needs_no_list(tmp_path: Path) -> None:
+    path = config(tmp_path, "corpus: {train: a.jsonl, test: [b.jsonl, c.jsonl]}")
+    corpus = load(path).corpus
+    assert [len(files) for files in (corpus.train, corpus.valid, corpus.test)] == [1, 0, 2]
+    assert load(corpus={"train": "a.jsonl"}).corpus.train == corpus.train

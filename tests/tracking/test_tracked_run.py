@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from typing import get_args
 
@@ -15,6 +16,7 @@ from axml_ray.core.run_layout import RunLayout
 from axml_ray.settings import Experiment, TrackingSettings
 from axml_ray.tracking import tracked_run
 from axml_ray.tracking.kinds import KINDS, check_installed, tracker_class
+from axml_ray.tracking.tensorboard_tracker import TensorBoardTracker
 from axml_ray.tracking.tracked_run import parameters_of, scores_of, track, tracked_ids
 from axml_ray.tracking.tracker import LevelMetrics, Tracker
 from axml_ray.workflow.train import begin
@@ -89,6 +91,30 @@ def test_a_tracker_that_fails_warns_once_and_is_tried_again(
         tracked.scores({"test/ensemble/P@1": 80.0})
     assert len(warnings(caplog)) == 2
     assert points(in_the_way) == {"test/ensemble/P@1": {0: 80}}
+
+
+def test_scores_and_files_wait_for_a_tracker_that_fails_shortly_before_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    class FailsOnce(TensorBoardTracker):
+        def log_level(self, metrics: LevelMetrics) -> None:
+            calls.append("level")
+            raise ConnectionError("one hiccup")
+
+        def log_scores(self, scores: Mapping[str, float]) -> None:
+            calls.append("scores")
+
+        def close(self, outcome: str) -> None:
+            calls.append(outcome)
+
+    monkeypatch.setattr(tracked_run, "tracker_class", lambda kind: FailsOnce)
+    with track(experiment(tmp_path)) as tracked:
+        for record in RECORDS:
+            tracked.record(record)
+        tracked.scores({"test/ensemble/P@1": 80.0})
+    assert calls == ["level", "scores", "finished"]
 
 
 def test_a_server_that_is_gone_does_not_end_the_run(

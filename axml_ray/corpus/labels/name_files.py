@@ -118,11 +118,11 @@ def _numbered_names(lines: list[str], known: Collection[str]) -> dict[str, str]:
 def _tabled_names(rows: list[list[str]], known: set[str]) -> tuple[dict[str, str], str]:
     """Return the name of each label of a table, blank if it has none, and which columns were used.
 
-    They are the first column, or a column of keys by the header that has more of the labels.
+    They are the first column, such as the numbers of rows, or a column of keys by the header that has as many labels.
     """
     width = min(map(len, rows))
     of_keys = [column for column in range(width) if _KEY_COLUMN.fullmatch(rows[0][column])]
-    of_label = max([0, *of_keys], key=lambda column: len({_key(cells[column]) for cells in rows} & known))
+    of_label = max([*of_keys, 0], key=lambda column: len({_key(cells[column]) for cells in rows} & known))
     header = rows[0] if _key(rows[0][of_label]) not in known else []
 
     def rank(column: int) -> int:

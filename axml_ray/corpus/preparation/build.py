@@ -119,7 +119,8 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
         of_blocks = zip(staged.paths, given_split[staged.starts[:-1]], strict=True)
         warn(segmentation_warning([path for path, split in of_blocks if split == TRAIN]))
     if settings.continues is not None:
-        warn(check_kept_texts(settings.continues, staged.facts["high"]))
+        for warning in check_kept_texts(settings.continues, staged.facts["high"], staged.split):
+            warn(warning)
     warn(repeated_warning(sum(summary["duplicates"]["within"].values()), len(given_split)))
     if not settings.drop_duplicates:
         warn(overlap_warning(summary["duplicates"]["also_in_train"], by_split(staged.split)))
@@ -151,9 +152,10 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
         index = LabelIndex.load(work / "labels.parquet")
         replace(index, names=tuple(name_labels(index.labels, settings.label_names))).save(work / "labels.parquet")
 
-    # Drop the documents without a label of the corpus, and lay out the others in files.
+    # Drop the documents whose labels are all too rare for the corpus, and lay out the others in files.
     unlabelled = ~np.concatenate([StagedBlock(Path(path)).array("labelled") for path in staged.paths])
-    summary["left_out"]["without_label"] = by_split(staged.split[unlabelled])
+    for name, more in by_split(staged.split[unlabelled]).items():
+        summary["left_out"]["without_label"][name] += more
     staged.split[unlabelled] = DROPPED
     layout = FileLayout.from_splits(staged.paths, staged.splits())
     documents = {split: layout.documents(split) for split in SPLITS}

@@ -36,6 +36,8 @@ MIN_KNOWN_TEXTS_SHARE = 0.1
 """Minimum share of the validation or test texts that are training texts, too."""
 UNUSUAL_BLANKS = r"\p{Cf}|[^\P{Z} ]|[\t\n\r]|  "
 """Pattern (RE2) of what is hardly seen in a label: invisible characters, and blanks other than single spaces."""
+IN_BRACKETS = r"^\[[^\[\]]*\]$|^\{[^{}]*\}$"
+"""Pattern of a label in brackets."""
 
 
 def check_ids(staged: StagedInput, given: np.ndarray) -> None:
@@ -136,9 +138,13 @@ def separator_warning(paths: Sequence[str], separator: str) -> str | None:
 
 
 def lookalike_warning(labels: pa.Array) -> str | None:
-    """Return a warning if labels differ in blanks and invisible characters only: most likely, they are the same."""
-    unusual = labels.filter(pc.match_substring_regex(labels, UNUSUAL_BLANKS)).to_pylist()
-    visible = ["".join(letter for letter in label if unicodedata.category(letter) != "Cf") for label in unusual]
+    """Return a warning if labels differ in blanks, invisible characters or outer brackets only.
+
+    Most likely, they are the same: a label in brackets that is alone in its cell is read as a list.
+    """
+    unusual = labels.filter(pc.match_substring_regex(labels, rf"{UNUSUAL_BLANKS}|{IN_BRACKETS}")).to_pylist()
+    bare = [label[1:-1] if re.fullmatch(IN_BRACKETS, label) else label for label in unusual]
+    visible = ["".join(letter for letter in label if unicodedata.category(letter) != "Cf") for label in bare]
     plain = [" ".join(label.split()) for label in visible]
     is_label = pc.is_in(pa.array(plain, pa.string()), labels).to_pylist()
     first: dict[str, str] = {}
@@ -151,8 +157,8 @@ def lookalike_warning(labels: pa.Array) -> str | None:
         return None
     (label, other), count = alike[0], f"{len(alike):,} labels differ" if len(alike) > 1 else "a label differs"
     return (
-        f"{count} from another one in blanks or invisible characters only, such as {label!r} and {other!r}; if they "
-        "are the same, write them alike in the files"
+        f"{count} from another one in blanks, invisible characters or brackets only, such as {label!r} and {other!r}; "
+        'if they are the same, write them alike in the files, and labels in brackets as lists: ["[x]"]'
     )
 
 

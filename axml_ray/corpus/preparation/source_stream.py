@@ -98,7 +98,7 @@ def stage_source_block(block: SourceBlock, size: int, stage: Path, settings: Cor
         for leftover in stage.glob(f"{block.name}-*"):  # of a killed task, which Ray started again
             leftover.unlink() if leftover.is_file() else shutil.rmtree(leftover)
         for number, records in enumerate(_chunks(block.reader, size)):
-            path = stage / f"{block.name}-{number:03d}"
+            path = stage / f"{block.name}-{number:06d}"
             documents = [record for record in records if isinstance(record, Document)]
             if documents:
                 stage_block(path, documents, settings)

@@ -70,8 +70,15 @@ def assign_splits(
                 "split; raise it, or give corpus.test"
             )
 
+    # Before duplicates and draws, so that no text replaces one with labels. If no training document has any, the error
+    # that says so comes later.
+    without_label = ~facts["labelled"] & facts["labelled"][split == TRAIN].any()
+    of_none = by_split(split[without_label])
+    split[without_label] = DROPPED
+
     # Count equal texts; those to drop are all but one: of test, else of validation, else the first of train.
-    order = np.lexsort((np.arange(len(split)), -split, low, high))
+    kept = np.flatnonzero(split != DROPPED)
+    order = kept[np.lexsort((kept, -split[kept], low[kept], high[kept]))]
     same = (high[order][1:] == high[order][:-1]) & (low[order][1:] == low[order][:-1])
     repeated = np.concatenate([[False], same])
     within = np.concatenate([[False], same & (split[order][1:] == split[order][:-1])])
@@ -82,7 +89,7 @@ def assign_splits(
         "across_splits": int((repeated & ~within).sum()),
         "also_in_train": by_split(split[order[is_known]]),
     }
-    left_out = {"duplicates": 0, "not_drawn": 0}
+    left_out: dict[str, Any] = {"duplicates": 0, "not_drawn": 0, "without_label": of_none}
     if settings.drop_duplicates:
         split[order[repeated]] = DROPPED
         left_out["duplicates"] = int(repeated.sum())

@@ -40,10 +40,11 @@ DOCUMENT_FACTS = np.dtype(
         ("id", np.uint64),
         ("words", np.int32),
         ("cut", np.bool_),
+        ("labelled", np.bool_),
     ]
 )
 """The two halves of the text's digest; a hash by which subsets are drawn; a hash of the id; number of words, and
-whether it was cut."""
+whether it was cut; whether the record has a label."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +124,7 @@ def stage_block(directory: Path, documents: Sequence[Document], settings: Corpus
     encoded = pa.array(names, pa.string()).dictionary_encode()
     write_table(directory / "labels.arrow", label=encoded.dictionary)
     lengths = np.array([len(document.labels) for document in documents], np.int64)
+    facts["labelled"] = lengths > 0
     if len(encoded.dictionary) <= len(INDICATORS) and INDICATORS.issuperset(encoded.dictionary.to_pylist()):
         staged.save("indicators", lengths)
     labels = distinct_values(Ragged(encoded.indices.to_numpy(), np.concatenate([[0], np.cumsum(lengths)])))

@@ -257,6 +257,9 @@ class SeparatedValues:
                 continue
             if row == header:  # of another file that was appended to this one
                 continue
+            if header and (order := _reordered(names, row)) is not None:  # whose columns may have another order
+                names = order
+                continue
             cells = (None if cell == NULL else cell for cell in row)
             yield read_document(self.fields, self.path, line, dict(zip(names, cells, strict=True)))
         for line, damage in lines.damage:
@@ -284,6 +287,14 @@ class SeparatedValues:
         labels = {label.strip() for label in first[1].split(fields.separator)} - {""}
         later = (line.partition("\t")[2].split(fields.separator) for line in lines.ahead()[0])
         return any(label.strip() in labels for row in later for label in row)
+
+
+def _reordered(names: list[str], row: list[str]) -> list[str] | None:
+    """Return the names of the columns in the order of another header; None if a row is no header."""
+    by_folded = {name.casefold(): name for name in names}
+    folded = [cell.strip().casefold() for cell in row]
+    is_header = len(by_folded) == len(names) == len(folded) > 1 and by_folded.keys() == set(folded)
+    return [by_folded[name] for name in folded] if is_header else None
 
 
 def _why_not_utf8(cell: str) -> str:

@@ -110,6 +110,19 @@ class TextFile:
             yield {"id": name, "text": None, "error": reason}
 
 
+def check_readable(readers: Sequence[Reader]) -> None:
+    """Raise SettingsError if no file has a record or can be read at all: nothing is to be started for them."""
+    problems = []
+    for reader in readers:
+        try:
+            if next(iter(reader.read()), None) is not None:
+                return
+            problems.append(f"{reader.path}: holds no texts")
+        except (OSError, ValueError) as error:
+            problems.append(str(error) if str(reader.path) in str(error) else f"{reader.path}: {error}")
+    raise SettingsError(f"--input: {problems[0]}")
+
+
 def name_of(reader: Reader) -> str:
     """Return the name of a reader's file in the ids of records without one."""
     return getattr(reader, "fields", Fields()).file_name(reader.path)
@@ -230,6 +243,7 @@ def predict_files(
             ) from None
         except (OSError, ValueError):
             continue
+    check_readable(readers)
     check_nodes_see(output, files=(bundle / MANIFEST,))
     settings = Bundle.open(bundle, verify=False).settings
     precision = settings.precision

@@ -115,7 +115,8 @@ def predict_split(run: Run, split: str, directory: Path | None = None, combiner:
     with ExitStack() as stack:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
         heartbeat = stack.enter_context(Heartbeat("predict", documents, f"{split} documents"))
-        heartbeat.add(sum(pq.read_metadata(path).num_rows for path in directory.glob("part-*.parquet")))
+        heartbeat.done_before = sum(pq.read_metadata(path).num_rows for path in directory.glob("part-*.parquet"))
+        heartbeat.add(heartbeat.done_before)
         if heartbeat.done < documents:
             for rows in predict_shards(sources, open_predictor, directory, "parquet", reserved):
                 heartbeat.add(rows)

@@ -71,8 +71,10 @@ def claim_directory(output: Path, job: dict[str, Any], **decided: Any) -> dict[s
     except ValueError as error:
         raise OtherJobError(f"{error}; remove {output} and start again") from None
     if changed := [key for key in job if stored.get(key) != job[key]]:
-        names = ", another ".join(changed)
-        raise OtherJobError(f"--output: {output} holds predictions made with another {names}; choose a new directory")
+        names = ", ".join(changed)
+        raise OtherJobError(
+            f"--output: {output} holds predictions of another job (other {names}); choose a new directory"
+        )
     return stored
 
 
