@@ -134,3 +134,29 @@ def test_a_tree_continues_with_new_labels(tmp_path: Path) -> None:
     leaf_level = [each["nDCG@5"] for each in scores if each["level"] == 2]
     assert max(leaf_level) > leaf_level[0] + 5  # the new labels are learned
     assert train("grown", grown, previous, epochs=(3,)) == []  # finished levels are opened
+
+
+def test_new_labels_of_other_kinds_start_at_the_positive_rate(tmp_path: Path) -> None:
+    """At a probability of a half they would be the best of every document."""
+    torch.set_num_threads(1)
+    corpus = write_corpus(tmp_path / "corpora" / "tiny")
+    old, grown = (LabelTree.from_cuts(np.arange(labels), []) for labels in (10, 14))
+    settings = experiment(tmp_path, epochs=(1,), learning_rate=1e-30, average_after=(1,))
+    kind = {"kind": "bilstm", "output_bias": "positive_rate", "evidence": False}
+    config = NetworkTreeConfig(
+        network=settings.network.model_copy(update=kind),
+        training=settings.training,
+        beam=3,
+        max_tokens=50,
+        checkpoint_minutes=0,
+    )
+    previous = None
+    for name, tree in (("old", old), ("grown", grown)):
+        inputs = TrainingInputs(
+            corpus, None, 50, seed=3, tree=tree, report=print, previous=previous, precision="float32"
+        )
+        train_tree(config, inputs, tmp_path / name, name)
+        previous = PreviousNetworks(tmp_path / name, tree, np.arange(len(corpus.tokenizer)))
+    before, after = (read_level(tmp_path / name / "level-1")[TABLE] for name in ("old", "grown"))
+    assert torch.equal(after[:10], before[:10])
+    assert (after[10:, -1] < -1).all()
