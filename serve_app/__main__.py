@@ -25,7 +25,6 @@ from axml_ray.cluster.connection import connect
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.extras import require_extra
 from axml_ray.core.paths import with_urls
-from axml_ray.inference.bundle.bundle import Bundle
 from serve_app.settings import ApplicationSettings
 
 RAY_VARIABLES = {
@@ -78,6 +77,8 @@ def main(given: argparse.Namespace) -> None:
     for name, value in RAY_VARIABLES.items():
         os.environ.setdefault(name, value)
     check_reach(settings)
+    from axml_ray.inference.bundle.bundle import Bundle
+
     Bundle.open(settings.bundle, verify=False)  # a wrong place is told of before Ray starts
     connect()
     import ray

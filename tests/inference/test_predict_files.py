@@ -98,10 +98,10 @@ def test_is_what_the_tagger_says(ray_cluster, inputs, bundle_directory, tmp_path
         (tmp_path / "out" / JOB).write_text(json.dumps(job | {"computed_in": kept}))
         same = {name: value for name, value in job.items() if name != "computed_in"}
         assert claim_directory(tmp_path / "out", same, computed_in="auto")["computed_in"] == kept
-    with pytest.raises(SettingsError, match=r"another top_k;"):
+    with pytest.raises(SettingsError, match=r"other top_k"):
         predict_files(bundle_directory, found, tmp_path / "out", wanted.model_copy(update={"top_k": 4}))
     read_otherwise = open_readers([tmp_path / "in"], CorpusSettings.model_construct(text_field="body"), labelled=False)
-    with pytest.raises(SettingsError, match=r"another fields;"):
+    with pytest.raises(SettingsError, match=r"other fields"):
         predict_files(bundle_directory, read_otherwise, tmp_path / "out", wanted)
 
 
@@ -169,7 +169,7 @@ class TestCommand:
         assert (row["id"], row["error"], bool(row["labels"])) == ("7", None, True)
         rows = self.predict(tmp_path / "bundle", tmp_path / "a.txt", tmp_path / "plain", "--source", "plain_text")
         assert [row["id"] for row in rows] == ["a.txt:1", "a.txt:2"]
-        with pytest.raises(SettingsError, match=r"another fields;"):  # the same directory for another reading
+        with pytest.raises(SettingsError, match=r"other fields"):  # the same directory for another reading
             self.predict(tmp_path / "bundle", tmp_path / "a.txt", tmp_path / "csv", "--source", "plain_text")
         (tmp_path / "b.jsonl").write_text('{"body": "key1", "number": 8}\n')
         [row] = self.predict(tmp_path / "bundle", tmp_path / "b.jsonl", tmp_path / "json")
@@ -380,8 +380,10 @@ def test_a_broken_file_costs_a_row_and_one_out_of_reach_ends_the_job():
 
 def test_a_file_out_of_reach_is_told_in_one_line(bundle_directory, tmp_path, ray_cluster):
     (tmp_path / "a.jsonl").mkdir()
+    (tmp_path / "b.jsonl").write_text('{"text": "key1"}')
+    readers = [JsonLines(tmp_path / name) for name in ("a.jsonl", "b.jsonl")]
     with pytest.raises(RuntimeError) as caught:
-        predict_files(bundle_directory, [JsonLines(tmp_path / "a.jsonl")], tmp_path / "out", PredictionOptions())
+        predict_files(bundle_directory, readers, tmp_path / "out", PredictionOptions())
     said = str(caught.value)
     assert "\n" not in said and "Is a directory" in said and "a.jsonl" in said
     assert said.endswith("; run the same command again to continue from here")
