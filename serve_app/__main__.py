@@ -79,7 +79,7 @@ def main(given: argparse.Namespace) -> None:
     check_reach(settings)
     from axml_ray.inference.bundle.bundle import Bundle
 
-    Bundle.open(settings.bundle, verify=False)  # a wrong place is told of before Ray starts
+    Bundle.open(settings.bundle, verify=False)  # an error here comes before Ray starts
     connect()
     import ray
     from ray import serve

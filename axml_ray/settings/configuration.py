@@ -53,8 +53,8 @@ def find_config(config: str | Path) -> Path:
         return path
     if str(config) in names:
         return SHIPPED / f"{config}.yaml"
-    beside = sorted(map(str, [*path.parent.glob("*.yaml"), *path.parent.glob("*.yml")]))
-    near = difflib.get_close_matches(str(path), beside, n=1) or difflib.get_close_matches(str(config), names, n=1)
+    neighbours = sorted(map(str, [*path.parent.glob("*.yaml"), *path.parent.glob("*.yml")]))
+    near = difflib.get_close_matches(str(path), neighbours, n=1) or difflib.get_close_matches(str(config), names, n=1)
     fix = f"did you mean '--config {near[0]}'?" if near else f"name a YAML file, or one of {', '.join(names)}"
     raise SettingsError(f"{config}: there is no such file or config; {fix}")
 

@@ -40,9 +40,9 @@ class LinearTreeSettings(MemberSettings):
     """Not in the paper: linear classifiers of a label tree's nodes on TF-IDF features, as in Parabel."""
 
     cluster_size: Annotated[int, Field(ge=2)] | None = 512
-    """About the largest number of children, 2^c, of a node in a tree of their own, clustered by the same features, and
-    up to 1.4 times as many; null uses the networks' tree, which is as accurate, but slow if its first level has
-    thousands of nodes. A flat tree stays flat."""
+    """Largest number of children, 2^c, rounded by a factor of up to 1.4, of a node in a tree of their own, clustered by
+    the same features; null uses the networks' tree, which is as accurate, but slow if its first level has thousands of
+    nodes. A flat tree stays flat."""
     cost: Annotated[float, Field(gt=0)] = 1.0
     """C of liblinear: the cost of misclassified training documents, relative to the norm of the weights."""
     flat: bool = Field(default=False, exclude_if=lambda value: not value)

@@ -118,7 +118,8 @@ def _numbered_names(lines: list[str], known: Collection[str]) -> dict[str, str]:
 def _tabled_names(rows: list[list[str]], known: set[str]) -> tuple[dict[str, str], str]:
     """Return the name of each label of a table, blank if it has none, and which columns were used.
 
-    They are the first column, such as the numbers of rows, or a column of keys by the header that has as many labels.
+    The labels are in the first column, or in a column of keys, by its header, with no fewer of them: the first column
+    of a table by pandas has the numbers of rows.
     """
     width = min(map(len, rows))
     of_keys = [column for column in range(width) if _KEY_COLUMN.fullmatch(rows[0][column])]
