@@ -129,11 +129,11 @@ class Members:
             bundle = edition.open()
             opened = bundle.ensemble(None, reserved_device(self.gpus), self.names), bundle.labels
             edition.check(bundle)
-            if self.gpus:  # its libraries load their kernels now, not for a request that may not wait so long
-                opened[0].rank_members(Ragged.from_rows([[UNKNOWN]]))
         except SettingsError as error:
             raise EditionError(str(error)) from None
         with self._predicting:
+            if self.gpus:  # its libraries load their kernels now, and not in the time of a request
+                opened[0].rank_members(Ragged.from_rows([[UNKNOWN]]))
             self._open[edition] = opened
             if len(self._open) > EDITIONS:
                 self._open.popitem(last=False)

@@ -119,8 +119,8 @@ class LstmGraphs:
     def run(self, arguments: Sequence[Tensor]) -> Tensor:
         """Run an LSTM, and record its backward pass; the arguments are those of `_run`."""
         # A capture keeps whether float32 products are rounded to TF32.
-        format = (arguments[0].dtype, torch.backends.cudnn.allow_tf32)
-        key = (arguments[0].device, format, *(tuple(tensor.shape) for tensor in arguments))
+        number_format = (arguments[0].dtype, torch.backends.cudnn.allow_tf32)
+        key = (arguments[0].device, number_format, *(tuple(tensor.shape) for tensor in arguments))
         if key not in self._graphs:
             if len(self._graphs) >= MOST_GRAPHS:
                 self._graphs.clear()
