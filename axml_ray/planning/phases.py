@@ -183,8 +183,19 @@ class RunPhases:
     def network_values(self) -> list[int]:
         """Return the number of weights of each level of a tree's networks."""
         table = 2 * self.settings.network.hidden
-        words = self.counts.words * self.counts.word_dimension
-        return [shape.rows * shape.block * table + words for shape in self.shapes]
+        return [shape.rows * shape.block * table + self.word_values for shape in self.shapes]
+
+    @cached_property
+    def word_values(self) -> int:
+        """Return the number of values of all word vectors."""
+        return self.counts.words * self.counts.word_dimension
+
+    @cached_property
+    def predictors(self) -> int:
+        """Return the number of processes that predict at the same time: on CPUs, as many as fit on all cores."""
+        if self.machines.accelerator:
+            return self.workers * max(1, self.machines.side_by_side(self.workers, self.networks))
+        return max(1, int(self.cores / self.settings.resources.of_a_predictor["CPU"]))
 
     def _corpus(self) -> Iterator[Phase]:
         words, terms, trees = self.words, label_terms(self.counts), self.settings.ensemble.trees
@@ -196,7 +207,7 @@ class RunPhases:
             seconds=words / PREPARED_PER_SECOND / self.cores,
             # The texts are read, written in blocks and read again; the corpus is written.
             moved=words * (3 * TEXT_BYTES + 2 * WORD_BYTES) + TERM_BYTES * terms + files,
-            disk=files + FLOAT * self.counts.words * self.counts.word_dimension,
+            disk=files + FLOAT * self.word_values,
         )
         if len(self.shapes) > 1:
             seconds, processes = tree_seconds(terms, self.shapes[-2].nodes, self.cores)
@@ -302,20 +313,23 @@ class RunPhases:
                 forward_operations(settings.network, counts.word_dimension, counts.network_tokens, shape.candidates)
                 for shape in self.shapes
             )
-            operations = self.networks * forward / self.workers
+            # Trees that train side by side use what there is, and so do predictors.
+            at_once = self.workers * max(1, self.machines.side_by_side(self.workers, self.networks))
+            operations = self.networks * forward / at_once
             seconds = None if self.rate is None else documents * (of_text + operations / self.rate)
         ranked = documents * (members + 1) * settings.ensemble.top_labels * RANKED_BYTES
         names = LABEL_BYTES * counts.labels
         largest = max([of_networks if self.networks else 0, *(cost.files for _, cost in self.costs.values())])
         evaluating = documents * (members + 1) / EVALUATED_PER_SECOND
-        # A bundle has networks in 16 bits, and the names of the labels.
-        bundle = files - self.networks * of_networks // 2 + 2 * WORD_BYTES * counts.labels
+        bundle = files + 2 * WORD_BYTES * counts.labels  # and the names of the labels
+        if self.networks and not settings.network.train_embeddings:  # word vectors once, not in each level
+            bundle -= (self.networks * len(self.shapes) - 1) * FLOAT * self.word_values
         yield Phase(
             name="predict",
             memory=predictor_bytes(files),
-            processes=self.workers,
+            processes=self.predictors,
             seconds=seconds,
-            moved=self.workers * files + ranked,
+            moved=self.predictors * files + ranked,
             disk=ranked,
         )
         yield Phase(name="evaluate", memory=PREDICTOR_BYTES + names, processes=1, seconds=evaluating, moved=ranked)
