@@ -82,11 +82,12 @@ def level_work(settings: Experiment, counts: Counts, shape: LevelShape, last: bo
     """Return the operations of one level of one tree, of all workers together; `last` says whether it has labels."""
     document = forward_operations(settings.network, counts.word_dimension, counts.network_tokens, shape.candidates)
     scorings = -(-count_steps(settings, counts, shape.number) // settings.training.eval_every_steps)
+    evaluated = min(counts.valid_documents, settings.training.evaluated_documents)
     return Work(
         document=document,
         training=TRAINING * document * at_level(settings.training.epochs, shape.number) * counts.documents,
-        validation=scorings * counts.valid_documents * document,
-        scoring=0.0 if last else (counts.documents + counts.valid_documents) * document,
+        validation=scorings * evaluated * document,
+        scoring=0.0 if last else (counts.documents + evaluated) * document,
     )
 
 

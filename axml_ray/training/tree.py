@@ -123,7 +123,8 @@ def train_tree(config: NetworkTreeConfig, inputs: TrainingInputs, directory: Pat
         _drop_intermediate_files(directory, context)
         return
 
-    train, valid = (split.cut(config.max_tokens) for split in (inputs.train, inputs.corpus.split("valid")))
+    valid = inputs.corpus.split("valid").part(config.training.evaluated_documents)
+    train, valid = (split.cut(config.max_tokens) for split in (inputs.train, valid))
     word_vectors = torch.from_numpy(inputs.corpus.word_vectors())
     precision = context.agree_on_precision(inputs.precision)
     config = config.model_copy(update={"training": config.training.model_copy(update={"precision": precision})})
@@ -186,7 +187,7 @@ def train_tree(config: NetworkTreeConfig, inputs: TrainingInputs, directory: Pat
         # Score all documents for the candidates of the next level, unless a start before this one has done it. A level
         # that was trained just now may have other weights than one of the same key, whose beams a kill left.
         if number < levels[-1]:
-            scored, scored_key = place.with_suffix(".scored"), fingerprint(this_key, config.beam)
+            scored, scored_key = place.with_suffix(".scored"), fingerprint(this_key, config.beam, len(valid))
             if not is_trained or not context.agree(has_document_beams(scored, scored_key)):
                 began = time.monotonic()
                 keep = min(config.beam, network.level.nodes)

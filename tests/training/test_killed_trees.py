@@ -163,7 +163,7 @@ def killed(killed_once, tmp_path) -> Experiment:
 
 class TestScored:
     def key(self, settings: Experiment, corpus: Corpus) -> str:
-        return fingerprint(key_of(settings, corpus, 1), settings.tree.beam)
+        return fingerprint(key_of(settings, corpus, 1), settings.tree.beam, len(corpus.split("valid")))
 
     @pytest.mark.parametrize("file", [NODES, SCORES, PARENTS, VALID_NODES, VALID_SCORES, SCORED_MANIFEST])
     def test_torn_it_is_made_again(self, trained, killed, corpus, scorings, file):

@@ -18,8 +18,9 @@ from axml_ray.network.fast.attention_xml import FusedAttentionXML
 from axml_ray.network.level_network import TABLE
 from axml_ray.network.tree_level import Level
 from axml_ray.runs.run import Run
-from axml_ray.settings import Experiment
+from axml_ray.settings import Experiment, TrainingSettings
 from axml_ray.training.distributed import DistributedContext
+from axml_ray.training.level import validation_score
 from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, is_saved, load_level, save_level
 from axml_ray.training.tree import level_directory, levels_are_finished
 
@@ -66,6 +67,22 @@ class TestTraining:
         for name in levels[0].keys() - {TABLE}:
             torch.testing.assert_close(levels[0][name], levels[1][name], rtol=0, atol=1e-6)
         assert levels[1][TABLE].shape == (4, 4 * 20)
+
+    def test_evaluations_take_a_sample_of_many_validation_documents(self, home, corpus, monkeypatch):
+        """Of beams, too; the level's score is that of the sample's weights."""
+        assert TrainingSettings().evaluated_documents == 2_000  # half of 100 steps of 40 documents
+        assert TrainingSettings(eval_every_steps=1).evaluated_documents == 1_000
+        monkeypatch.setattr(TrainingSettings, "evaluated_documents", 7)
+        sizes = []
+
+        def counted(network, validation, *rest):
+            sizes.append(len(validation.tokens))
+            return validation_score(network, validation, *rest)
+
+        monkeypatch.setattr("axml_ray.training.level.validation_score", counted)
+        settings = experiment(home, epochs=(1,)).model_copy(update={"name": "sampled"})
+        train_tree(settings, corpus)
+        assert len(corpus.split("valid")) > 7 and set(sizes) == {7} and len(sizes) >= 2
 
     def test_without_a_tree(self, home, corpus):
         settings = experiment(home, tree={"height": 0}, epochs=(12,)).model_copy(update={"name": "flat"})
