@@ -76,6 +76,9 @@ class TreeProgress:
         elif "scored_so_far" in record:
             self.state, self.share = "scoring texts", record["scored_so_far"] / record["documents"]
             self.rate, self.left = record["documents_per_second"], None
+        elif "read_so_far" in record:
+            self.state, self.share = "reading texts", record["read_so_far"] / record["documents"]
+            self.rate, self.left = record["documents_per_second"], None
         elif "scored" in record:
             self.state, self.share, self.left = "texts scored", 1.0, None
         else:
@@ -152,7 +155,7 @@ class LiveReporter(Reporter):
     def training(self, record: Mapping[str, Any]) -> None:
         """Update the row of a tree; also log a line if the record is one of few."""
         self.trees.setdefault(record["tree"], TreeProgress(record["tree"])).update(record)
-        if not {"step", "scored_so_far", "scoring"} & record.keys():
+        if not {"step", "read_so_far", "scored_so_far", "scoring"} & record.keys():
             log.info("%s", format_record(record))
 
     def close(self) -> None:

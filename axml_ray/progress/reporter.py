@@ -124,9 +124,10 @@ def format_record(record: Mapping[str, Any]) -> str:
         return f"{where} · already trained, loaded"
     if "begun" in record:
         return f"{where} ({record['begun']:,} nodes) · training starts"
-    if "scored_so_far" in record:
-        done, total, rate = (record[name] for name in ("scored_so_far", "documents", "documents_per_second"))
-        return f"{where} · scored {done:,} of {total:,} training documents · {rate:,.0f} docs/s"
+    for verb in ("read", "scored"):
+        if f"{verb}_so_far" in record:
+            done, total, rate = (record[name] for name in (f"{verb}_so_far", "documents", "documents_per_second"))
+            return f"{where} · {verb} {done:,} of {total:,} training documents · {rate:,.0f} docs/s"
     if "scored" in record:
         return f"{where} · scored {record['scored']:,} training documents in {record['seconds']:.0f} s"
     score = record["valid_nDCG@5"]

@@ -4,7 +4,6 @@ Computing them is a pass over the whole corpus, as long as an epoch, and is done
 next level trains reads the files. Workers memory-map the arrays, so those on one machine share their memory.
 """
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +16,12 @@ from axml_ray.settings import TrainingSettings
 from axml_ray.training.batches import LevelData
 from axml_ray.training.beam_search import choose_parents, expand_all, expand_rows
 from axml_ray.training.distributed import DistributedContext
-from axml_ray.training.level import Report
 from axml_ray.training.level_files import read_manifest, write_together
+from axml_ray.training.progress import PassProgress, Report
 
 FORMAT, MANIFEST = "axml-ray scored documents", "scored.json"
 NODES, SCORES, PARENTS = "nodes.npy", "scores.npy", "parents.npy"
 VALID_NODES, VALID_SCORES = "valid-nodes.npy", "valid-scores.npy"
-REPORT_SECONDS = 10.0
 
 
 class DocumentBeams:
@@ -78,7 +76,7 @@ def save_document_beams(
         directory: where to write.
         key: cache key of the result.
         context: the distributed context.
-        report: called about every ten seconds with a record of progress.
+        report: called at times with a record of progress.
     """
     documents, precision = len(data.tokens), training.precision
     dtypes: dict[str, type] = {NODES: np.int32, SCORES: np.float32}
@@ -91,8 +89,7 @@ def save_document_beams(
             for name, dtype in dtypes.items():
                 arrays[name] = np.lib.format.open_memmap(work / name, "w+", dtype, (documents, keep))
                 reserve_space(work / name)
-        began = reported = time.monotonic()
-        done = 0
+        progress = PassProgress(report, network.level.number, "scored_so_far", documents)
         for rows, best in expand_all(network, data.tokens, data.beam, keep, precision=precision, context=context):
             if context.is_first:
                 # A beam is narrower than C only where all documents of a batch have fewer candidates.
@@ -102,11 +99,7 @@ def save_document_beams(
                 arrays[SCORES][rows, :width], arrays[SCORES][rows, width:] = best.scores.numpy(), -np.inf
                 if training.include_true_parents:
                     arrays[PARENTS][rows] = choose_parents(nodes, data.positives.take(rows), keep)
-            done += len(rows)
-            if (now := time.monotonic()) - reported > REPORT_SECONDS:
-                reported, rate = now, done / max(now - began, 1e-9)
-                progress = {"scored_so_far": done, "documents": documents, "documents_per_second": rate}
-                report({"level": network.level.number, **progress})
+            progress.add(len(rows))
         beam = expand_rows(network, validation.tokens, validation.beam, keep, precision=precision, context=context)
         if context.is_first:
             np.save(work / VALID_NODES, beam.nodes.numpy().astype(np.int32))

@@ -27,6 +27,7 @@ from axml_ray.settings import Precision
 from axml_ray.training.batches import padded_tokens
 from axml_ray.training.beam_search import scoring_batches
 from axml_ray.training.distributed import DistributedContext
+from axml_ray.training.progress import PassProgress, Report
 from axml_ray.tree.label_tree import LabelTree
 
 START_LENGTH = 2.0
@@ -43,7 +44,12 @@ NODES_AT_ONCE = 1 << 14
 
 @torch.inference_mode()
 def mean_word_states(
-    network: LevelNetwork, tokens: Ragged, vocab_size: int, precision: Precision, context: DistributedContext
+    network: LevelNetwork,
+    tokens: Ragged,
+    vocab_size: int,
+    precision: Precision,
+    context: DistributedContext,
+    report: Report = lambda record: None,
 ) -> Tensor:
     """Return the mean hidden state of each word less the mean over all tokens; all workers must call it.
 
@@ -59,8 +65,10 @@ def mean_word_states(
     partial, tokens_in_partial = torch.zeros_like(total), 0
     all_lengths = tokens.lengths
     batches = scoring_batches(all_lengths, 1, DistributedContext(device=context.device))
+    own_batches = batches[context.rank :: context.world_size]
+    progress = PassProgress(report, network.level.number, "read_so_far", sum(map(len, own_batches)))
     backend = backend_for(context.device)
-    for rows in batches[context.rank :: context.world_size]:
+    for rows in own_batches:
         lengths = torch.from_numpy(all_lengths[rows])
         padded = padded_tokens(tokens, rows, int(lengths.max()))
         local = backend.stage({"padded": padded, "lengths": lengths}).to(context.device)
@@ -75,6 +83,7 @@ def mean_word_states(
             total += partial
             partial.zero_()
             tokens_in_partial = 0
+        progress.add(len(rows))
     total = context.sum(total.add_(partial))
     count = total[:, -1:]
     mean = total[:, :-1].sum(0) / count.sum()
@@ -130,6 +139,7 @@ def initialise_attention(
     label_features: sparse.csr_matrix,
     precision: Precision,
     context: DistributedContext,
+    report: Report = lambda record: None,
 ) -> None:
     """Set the vector of each node of the network's level; a node without features keeps its random vector.
 
@@ -143,8 +153,9 @@ def initialise_attention(
         label_features: features of all labels by word, CSR [L, V].
         precision: number format of matrix products.
         context: the distributed context.
+        report: called at times with a record of progress.
     """
-    states = mean_word_states(network, tokens, label_features.shape[1], precision, context).cpu().numpy()
+    states = mean_word_states(network, tokens, label_features.shape[1], precision, context, report).cpu().numpy()
     held = network.attention.nodes(network.first_child)
     features = node_features(tree, network.level.number, label_features)[held.numpy()]
     has_features = torch.from_numpy(np.diff(features.indptr) > 0)

@@ -12,9 +12,9 @@ uninterrupted one, with any number of workers.
 
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import torch
@@ -38,8 +38,8 @@ from axml_ray.training.batches import Batch, LevelData, training_batches
 from axml_ray.training.beam_search import expand_all
 from axml_ray.training.checkpoints import Checkpoints, TrainState
 from axml_ray.training.distributed import DistributedContext
+from axml_ray.training.progress import REPORT_SECONDS, Report
 
-REPORT_SECONDS = 15.0
 RECENT = 50
 """Number of last steps whose mean loss is reported."""
 DIVERGED = 5.0
@@ -47,8 +47,6 @@ DIVERGED = 5.0
 That is the mean of the first `FEW` losses, or the loss of a constant probability if it is larger, as it is where
 training continues from good weights."""
 FEW = 10
-
-Report = Callable[[dict[str, Any]], None]
 
 
 class TrainingDivergedError(JobError):

@@ -8,7 +8,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,10 @@ from axml_ray.core.files import check_fences
 
 log = logging.getLogger(__name__)
 
+Report = Callable[[dict[str, Any]], None]
 JOURNAL = "training.jsonl"
+REPORT_SECONDS = 15.0
+"""Time between two records of a pass or of training."""
 
 
 class Journal:
@@ -87,3 +90,28 @@ class Follower:
                     yield json.loads(line)
                 except ValueError:  # a line that a killed worker left incomplete
                     continue
+
+
+class PassProgress:
+    """Reports how far a pass over the training documents is.
+
+    Args:
+        report: takes the records.
+        level: number of the level.
+        what: key of the number of documents so far: `read_so_far` or `scored_so_far`.
+        documents: number of documents of the pass.
+    """
+
+    def __init__(self, report: Report, level: int, what: str, documents: int):
+        self.report, self.level, self.what, self.documents = report, level, what, documents
+        self.done = 0
+        self._began = self._reported = time.monotonic()
+
+    def add(self, documents: int) -> None:
+        """Count further documents."""
+        self.done += documents
+        now = time.monotonic()
+        if now - self._reported > REPORT_SECONDS:
+            self._reported, rate = now, self.done / max(now - self._began, 1e-9)
+            progress = {self.what: self.done, "documents": self.documents, "documents_per_second": rate}
+            self.report({"level": self.level, **progress})

@@ -28,9 +28,10 @@ from axml_ray.training.checkpoints import Checkpoints, WorkerGroup
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.document_beams import DocumentBeams, has_document_beams, save_document_beams
 from axml_ray.training.label_vector_init import initialise_attention, label_name_features
-from axml_ray.training.level import LevelTraining, Report
+from axml_ray.training.level import LevelTraining
 from axml_ray.training.level_files import is_saved, load_level, save_level
 from axml_ray.training.previous_networks import PreviousNetworks, copy_label_vectors, copy_shared_parameters
+from axml_ray.training.progress import Report
 from axml_ray.tree.label_tree import LabelTree
 
 
@@ -167,7 +168,7 @@ def train_tree(config: NetworkTreeConfig, inputs: TrainingInputs, directory: Pat
             )  # fmt: skip
             # Label vectors come after `resume`: computing them takes a pass over the texts, which a checkpoint spares.
             if not checkpoints.resume(training):
-                _start_label_vectors(network, config, inputs, data, previous)
+                _start_label_vectors(network, config, inputs, data, previous, report)
             score = training.run()
             about = {
                 "level": number,
@@ -207,6 +208,7 @@ def _start_label_vectors(
     inputs: TrainingInputs,
     data: LevelData,
     previous: dict[str, Tensor] | None,
+    report: Report,
 ) -> None:
     """Initialise the level's label vectors as `network.label_vector_init` chooses, or from those that are continued.
 
@@ -222,7 +224,7 @@ def _start_label_vectors(
             start = "features"
     if start != "random":
         features = label_name_features(corpus, data.tokens) if start == "names" else corpus.label_features()
-        initialise_attention(network, tree, data.tokens, features, config.training.precision, inputs.context)
+        initialise_attention(network, tree, data.tokens, features, config.training.precision, inputs.context, report)
     if inputs.previous is not None and previous is not None:
         copy_label_vectors(network, previous[TABLE], inputs.previous.tree, tree)
 

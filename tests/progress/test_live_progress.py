@@ -97,6 +97,10 @@ def test_the_next_level_starts_without_the_values_of_the_last() -> None:
     assert reporter.trees[1].now() == (0.25, None)
     reporter.training({"tree": 1, "level": 2, "levels": 2, "begun": 6_500})
     assert rows(reporter)[1] == ["tree 2 · level 2/2", "starts", "1.5"]  # memory is that of the process
+    reporter.training(
+        {"tree": 1, "level": 2, "levels": 2, "read_so_far": 800, "documents": 2_000, "documents_per_second": 70.0}
+    )
+    assert rows(reporter)[1][:3] == ["tree 2 · level 2/2", "reading texts", "70"]
 
 
 def test_trees_are_rows_in_order_and_go_with_their_phase() -> None:

@@ -12,7 +12,7 @@ import pytest
 from tiny_corpus import experiment, train_tree
 from tree_runs import AT, ROWS_0, copied, key_of, label_tree, level_file, networks_of, opened, path_of, scored_at
 
-import axml_ray.training.document_beams as scored
+import axml_ray.training.progress as progress
 import axml_ray.training.tree as module
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import Experiment, fingerprint
@@ -226,7 +226,7 @@ class TestScored:
 
 
 def test_levels_and_the_scoring_between_them_are_reported(corpus, trained, tmp_path, monkeypatch):
-    monkeypatch.setattr(scored, "REPORT_SECONDS", -1.0)
+    monkeypatch.setattr(progress, "REPORT_SECONDS", -1.0)
     records = train_tree(fresh(trained, tmp_path), corpus)
     assert [record["level"] for record in records if "begun" in record] == [1, 2]
     far = [record["scored_so_far"] for record in records if "scored_so_far" in record]

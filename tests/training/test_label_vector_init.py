@@ -7,6 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from threading import Barrier
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,6 +25,7 @@ from axml_ray.network.sharding import WHOLE, Shard
 from axml_ray.network.tree_level import Level
 from axml_ray.settings import NetworkSettings
 from axml_ray.training import label_vector_init as module
+from axml_ray.training import progress
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.label_vector_init import (
     START_LENGTH,
@@ -199,7 +201,11 @@ def test_shards_start_as_the_whole_does(
     tree = LabelTree.build(features, height=1, cluster_size=4, seed=0)
     whole = network_of(tree, level)
     before = whole.attention.weight.detach().clone()
-    initialise_attention(whole, tree, tokens, features, "float32", DistributedContext())
+    monkeypatch.setattr(progress, "REPORT_SECONDS", -1.0)
+    records: list[dict[str, Any]] = []
+    initialise_attention(whole, tree, tokens, features, "float32", DistributedContext(), records.append)
+    assert [record["level"] for record in records] == [level] * len(records) and len(records) > 1
+    assert records[-1]["read_so_far"] == records[-1]["documents"] == len(tokens)
     assert not torch.equal(whole.attention.weight, before)
     shards = [network_of(tree, level, Shard(rank, workers)) for rank in range(workers)]
     all_of_them, given = Barrier(workers), []

@@ -83,9 +83,10 @@ def test_memory_is_that_of_this_process() -> None:
 def test_lines_of_what_is_no_step_name_tree_and_level() -> None:
     common = {"tree": 0, "level": 1, "levels": 2}
     assert format_record({**common, "begun": 2048}).startswith("tree 1 · level 1/2 (2,048 nodes)")
-    scored = {"scored_so_far": 512, "documents": 8_000, "documents_per_second": 120.4}
-    shown = format_record({**common, **scored})
-    assert shown.startswith("tree 1 · level 1/2 · ") and "512 of 8,000" in shown and "120 docs/s" in shown
+    for what in ("scored", "read"):
+        record = {f"{what}_so_far": 512, "documents": 8_000, "documents_per_second": 120.4}
+        shown = format_record({**common, **record})
+        assert shown.startswith(f"tree 1 · level 1/2 · {what} 512 of 8,000") and "120 docs/s" in shown
 
 
 @pytest.mark.fault("full disk under the journal", "training", data_lost="records of progress")
