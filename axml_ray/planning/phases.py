@@ -281,10 +281,10 @@ class RunPhases:
             moved=self.networks * sum(self._level_moved(shape) for shape in self.shapes),
             disk=self.networks * FLOAT * sum(self.network_values),
         )
-        # Weights, two moments, average and best weights of the largest level; the newest one is kept until the next
-        # is complete.
+        # Weights, two moments, average and best weights of the largest level. The newest one is kept until the next
+        # is complete, which is written to the local disk first.
         state = 5 * FLOAT * max(self.network_values)
-        yield Phase(name="checkpoints", memory=0, processes=0, seconds=0.0, disk=2 * side_by_side * state)
+        yield Phase(name="checkpoints", memory=0, processes=0, seconds=0.0, disk=3 * side_by_side * state)
 
     def _level_moved(self, shape: LevelShape) -> int:
         """Return the bytes of a level's beams, which are written and read, and of what W workers exchange in its steps.
