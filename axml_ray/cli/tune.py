@@ -70,6 +70,10 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     check_installed(settings.tracking)
     if url_of(settings.runs):
         raise SettingsError("runs: a sweep keeps its trials on a disk that all nodes share; give a path, not a URL")
+    if settings.continue_from is not None:
+        raise SettingsError(
+            "continue_from: a sweep trains new networks; leave it and corpus.continues out of the config"
+        )
     space = Space.load(given.space)
     sweep = Sweep(
         settings=settings,

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TextIO
 
 from axml_ray.core.errors import SettingsError
-from axml_ray.core.paths import CACHE_VARIABLE, cache
+from axml_ray.core.paths import CACHE_VARIABLE, STORES, cache
 
 LOCKS = ".locks"
-KEPT = {LOCKS, "wandb"}
-"""Directories of the cache whose files are nowhere else: those of Weights & Biases stay there."""
+KEPT = {"wandb", "mlflow.db", "mlflow-artifacts"}
+"""Files and directories of trackers in the cache, which are nowhere else."""
 
 
 @lru_cache
@@ -40,7 +40,9 @@ def use_cache(root: Path) -> TextIO:
     users = (locks / "users").open("w")
     with suppress(BlockingIOError):
         fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        cached = (path for path in root.rglob("*") if path.is_file() and not KEPT & {*path.relative_to(root).parts})
+        # The user may have named a directory that has files of other programs.
+        copies = (path for scheme in STORES for path in (root / scheme).rglob("*"))
+        cached = (path for path in copies if path.is_file() and not KEPT & {*path.relative_to(root).parts})
         files = sorted((path.stat().st_atime_ns, path.stat().st_size, path) for path in cached)
         total, free = sum(size for _, size, _ in files), shutil.disk_usage(root).free
         for _, size, path in files:

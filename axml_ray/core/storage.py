@@ -46,6 +46,10 @@ class StoreError(SettingsError):
     """An object store cannot be used, or lacks a part of what it lists."""
 
 
+class IncompleteError(StoreError):
+    """A directory of a store lacks an object that its manifest lists."""
+
+
 @dataclass(frozen=True)
 class StoredFile:
     """A file of a store: the path of its object, its size in bytes, its time, and its SHA-256 if a manifest has it."""
@@ -118,7 +122,7 @@ def fetch(path: Path, names: Collection[str] | None = None, *, recursive: bool =
             return _fetch(path, names, recursive)
         except FileNotFoundError as error:  # it is just being replaced
             if attempt == ATTEMPTS - 1:
-                raise StoreError(f"{url_of(path)}: is incomplete ({error}); write it again") from None
+                raise IncompleteError(f"{url_of(path)}: is incomplete ({error}); write it again") from None
             time.sleep(0.2 * 2**attempt)
 
 

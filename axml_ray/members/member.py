@@ -88,7 +88,7 @@ class MemberSpec(MemberInfo):
         try:
             files = self._manifest()["files"]
             return bool(files.items() <= storage.sizes(self.directory).items())
-        except (KeyError, TypeError, AttributeError):
+        except (KeyError, TypeError, AttributeError, FileNotFoundError):
             return False
 
     @property

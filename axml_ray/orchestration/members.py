@@ -16,6 +16,7 @@ import logging
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -292,7 +293,8 @@ def _finished_members(
         while waiting:
             # A short wait, as Ray has no way to be told of a record that a worker has written, or of the caller's stop.
             done, _ = ray.wait(list(waiting), timeout=POLL_SECONDS)
-            check_fences(next(iter(tasks.values())).directory)  # stop as soon as another job has taken over the run
+            with suppress(OSError, object_store.StoreError):  # an outage, which ends: whoever writes checks again
+                check_fences(next(iter(tasks.values())).directory)  # stop as soon as another job has taken over the run
             poll()
             if stopped():
                 raise TrainingCancelledError("training was stopped")

@@ -25,7 +25,7 @@ from axml_ray.planning.shapes import LevelShape, network_shapes
 from axml_ray.settings import Experiment, NetworkSettings, at_level
 from axml_ray.training.batches import LevelData, make_batch
 from axml_ray.training.distributed import DistributedContext
-from axml_ray.training.level import LevelTraining
+from axml_ray.training.level import EVALUATED, LevelTraining
 
 TRAINING = 3
 """Operations of a training step relative to its forward pass: forward, and backward for weights and for inputs."""
@@ -82,7 +82,7 @@ def level_work(settings: Experiment, counts: Counts, shape: LevelShape, last: bo
     """Return the operations of one level of one tree, of all workers together; `last` says whether it has labels."""
     document = forward_operations(settings.network, counts.word_dimension, counts.network_tokens, shape.candidates)
     scorings = -(-count_steps(settings, counts, shape.number) // settings.training.eval_every_steps)
-    evaluated = min(counts.valid_documents, settings.training.evaluated_documents)
+    evaluated = min(counts.valid_documents, EVALUATED)
     return Work(
         document=document,
         training=TRAINING * document * at_level(settings.training.epochs, shape.number) * counts.documents,

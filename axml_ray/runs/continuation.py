@@ -100,13 +100,14 @@ def check_trained(settings: Experiment) -> None:
     """Check that the run that these settings continue, if any, has all members that training starts from.
 
     Raises:
-        SettingsError: the run or its corpus is missing, or a member is not trained.
+        SettingsError: the run or its corpus is missing, a member is not trained, or a setting does not fit its weights.
     """
     if settings.continue_from is None:
         return
     from axml_ray.runs.run import Run  # imports PyTorch
 
     old = Run.open(settings.continue_from)
+    _check_settings(settings, old.settings)
     if settings.corpus.continues != old.corpus.directory:
         raise SettingsError(
             f"continue_from: {settings.continue_from} has the corpus {old.corpus.directory}, corpus.continues is "

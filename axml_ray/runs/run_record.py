@@ -50,7 +50,9 @@ class RunRecord:
     def _places(self, settings: Experiment) -> list[str]:
         """Return the settings that name files or directories, whose contents are compared instead."""
         assert self.settings is not None
-        places = ["continue_from", *(f"corpus.{name}" for name in INPUTS)]
+        places = [f"corpus.{name}" for name in INPUTS]
+        if self.settings.get("continue_from") and settings.continue_from:
+            places.append("continue_from")
         vectors_before = (self.settings.get("corpus") or {}).get("word_vectors", "train")
         if vectors_before not in ("train", "random") and settings.corpus.word_vectors_path:
             places.append("corpus.word_vectors")

@@ -20,8 +20,8 @@ class TrainingSettings(Settings):
     learning_rate: Annotated[float, Field(gt=0)] = 1e-3
     """Learning rate of Adam."""
     eval_every_steps: Positive = 100
-    """Steps between evaluations on the validation split, each of a snapshot of the averaged weights. An evaluation
-    takes at most 1,000 validation documents, or half as many as were trained on since the last one, always the same."""
+    """Steps between evaluations on at most 4,000 documents of the validation split, each of a snapshot of the averaged
+    weights."""
     patience_steps: Positive = 5_000
     """Early-stopping patience: steps since the best evaluation by validation nDCG@5 after which a level stops."""
     documents: Positive | None = None
@@ -34,11 +34,6 @@ class TrainingSettings(Settings):
     all trees of the run: bfloat16 on newer GPUs and some CPUs, float16 on GPUs from Volta on, else float32. `float16`
     trains with loss scaling. `tf32` is float32 whose products a GPU rounds to 10 bits. On a CPU, `float16` and `tf32`
     are float32. Master weights are float32."""
-
-    @property
-    def evaluated_documents(self) -> int:
-        """Most validation documents of an evaluation, which takes a third of a training step's time for each."""
-        return max(1_000, self.eval_every_steps * self.batch_size // 2)
 
     def averages_at(self, level: int) -> bool:
         """Return whether the weights of a level (numbered from 1) are averaged."""

@@ -93,8 +93,13 @@ def read_manifest(directory: Path, name: str, form: str, key: str | None = None)
         form: expected `format`.
         key: expected cache key, in the manifest as `fingerprint`; by default any.
     """
-    storage.fetch(directory, [name])
-    finish_replacement(directory)
+    try:
+        storage.fetch(directory, [name])
+        finish_replacement(directory)
+        stored = storage.sizes(directory)
+    except (storage.IncompleteError, FileNotFoundError) as error:
+        log.warning("WARNING: %s; %s is not used", error, directory)
+        return None
     try:
         manifest = read_json(directory / name)
         key = manifest["fingerprint"] if key is None else key
@@ -103,7 +108,6 @@ def read_manifest(directory: Path, name: str, form: str, key: str | None = None)
         sizes = dict.fromkeys(map(ROWS.format, range(manifest["workers"]))) | manifest["files"]
     except (OSError, ValueError, KeyError, TypeError):  # missing, damaged, or the manifest of something else
         return None
-    stored = storage.sizes(directory)
     for file, size in sizes.items():
         if stored.get(file, -1) != size:  # of rows that the manifest lacks, no size is known
             log.warning("WARNING: %s is missing or has another size; %s is not used", directory / file, directory)

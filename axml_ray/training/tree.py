@@ -28,7 +28,7 @@ from axml_ray.training.checkpoints import Checkpoints, WorkerGroup
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.document_beams import DocumentBeams, has_document_beams, save_document_beams
 from axml_ray.training.label_vector_init import initialise_attention, label_name_features
-from axml_ray.training.level import LevelTraining
+from axml_ray.training.level import EVALUATED, LevelTraining
 from axml_ray.training.level_files import is_saved, load_level, save_level
 from axml_ray.training.previous_networks import PreviousNetworks, copy_label_vectors, copy_shared_parameters
 from axml_ray.training.progress import Report
@@ -124,7 +124,7 @@ def train_tree(config: NetworkTreeConfig, inputs: TrainingInputs, directory: Pat
         _drop_intermediate_files(directory, context)
         return
 
-    valid = inputs.corpus.split("valid").part(config.training.evaluated_documents)
+    valid = inputs.corpus.split("valid").part(EVALUATED)
     train, valid = (split.cut(config.max_tokens) for split in (inputs.train, valid))
     word_vectors = torch.from_numpy(inputs.corpus.word_vectors())
     precision = context.agree_on_precision(inputs.precision)

@@ -1,10 +1,14 @@
 """Records of trials, as read from the files that Ray Tune writes of each: `params.json` and `result.json`."""
 
 import json
+import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+log = logging.getLogger(__name__)
 
 PARAMETERS, RESULTS, ERROR = "params.json", "result.json", "error.txt"
 DIED = "its process died: out of memory, or killed from outside"
@@ -85,15 +89,22 @@ def by_rank(trials: Sequence[Trial]) -> list[Trial]:
 
 def read_trials(directory: Path) -> list[Trial]:
     """Return the trials whose directories are in that of Tune's experiment, by number."""
-    trials = [read_trial(path.parent) for path in directory.glob(f"*/{PARAMETERS}")]
+    trials = []
+    for path in directory.glob(f"*/{PARAMETERS}"):
+        try:
+            trials.append(read_trial(path.parent))
+        except (ValueError, KeyError) as error:  # what a full disk left of its parameters
+            log.warning("WARNING: %s cannot be read (%s); the trial is left out", path, error)
     return sorted(trials, key=lambda trial: trial.number)
 
 
 def read_trial(directory: Path) -> Trial:
     """Return the trial in a directory of Tune, with each evaluation once: a resumed trial reports some again."""
     config = json.loads((directory / PARAMETERS).read_text(encoding="utf-8"))
-    path = directory / RESULTS
-    results = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.is_file() else []
+    path, results = directory / RESULTS, []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
+        with suppress(ValueError):  # a line that a full disk cut
+            results.append(json.loads(line))
     evaluations = [
         Scoring(**{name: result[name] for name in Scoring.__dataclass_fields__})
         for result in results

@@ -10,7 +10,7 @@ import queue
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from optuna.samplers import RandomSampler, TPESampler
 from ray import tune
@@ -20,6 +20,7 @@ from ray.tune.search.optuna import OptunaSearch
 
 from axml_ray.cluster.capacity import check_fits, max_processes
 from axml_ray.core.errors import JobError, SettingsError
+from axml_ray.core.files import check_fences
 from axml_ray.corpus.store import Corpus
 from axml_ray.orchestration.members import END_SECONDS
 from axml_ray.settings import Experiment, ResourceSettings
@@ -70,8 +71,10 @@ def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: 
     `begun` is called when everything is checked, before the first trial.
 
     Raises:
-        SettingsError: the space or the resources are invalid, or the directory contains another sweep.
+        SettingsError: the space or the resources are invalid, the directory contains another sweep, or the corpus was
+            replaced meanwhile.
         JobError: the sweep was interrupted; it can be continued.
+        LeaseLostError: another job has taken over the sweep.
     """
     base = _base(sweep, corpus)
     check_space(sweep.space, base, sweep.settings.seed)
@@ -79,6 +82,15 @@ def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: 
     write_manifest(sweep, corpus)
     begun()
     directory = sweep.directory / TRIALS
+
+    def check() -> None:
+        check_fences(sweep.directory)
+        if Corpus.open(corpus.directory).fingerprint != corpus.fingerprint:
+            raise SettingsError(
+                f"{corpus.directory}: was prepared from other texts or settings while the sweep went on; prepare it as "
+                "it was, and run the same command again to continue"
+            )
+
     runner = TrialRunner(base=base, directory=directory, trees=sweep.directory / TREES)
     # Trials write their own journals, so of Tune's loggers only that of `result.json` is used.
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
@@ -90,16 +102,18 @@ def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: 
     trainable = tune.with_resources(tune.with_parameters(TrialActor, runner=runner), TRIAL_RESOURCES)
     if tune.Tuner.can_restore(str(directory)):
         tuner = tune.Tuner.restore(str(directory), trainable, resume_errored=True)
-        log.info("sweep %s continues", sweep.name)
+        log.info("sweep %s continues, with as many trials at a time as it was begun with", sweep.name)
     else:
         tuner = _tuner(sweep, trainable, sweep.documents(corpus), concurrent)
         log.info(
             "sweep %s: %d trials, %d at a time, each on %s training documents",
             sweep.name, sweep.trials, concurrent, f"{sweep.documents(corpus):,}",
         )  # fmt: skip
+    TrialLog.check = staticmethod(check)
     try:
         tuner.fit()
     except tune.TuneError as error:
+        check()  # what it raises is the reason
         raise JobError(f"the sweep was interrupted ({error}); run the same command again to continue it") from None
     trials = read_trials(directory)
     for trial in trials:
@@ -142,7 +156,7 @@ def _tuner(sweep: Sweep, trainable: Any, epoch: int, concurrent: int) -> tune.Tu
             failure_config=tune.FailureConfig(max_failures=sweep.settings.resources.max_failures),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # trials have checkpoints of their own
             sync_config=tune.SyncConfig(sync_period=SAVE_SECONDS),
-            callbacks=[JsonLoggerCallback(), TrialLog()],
+            callbacks=[TrialLog(), JsonLoggerCallback()],  # in this order, as the first checks whether to write
         ),
     )
 
@@ -196,15 +210,27 @@ class TrialActor(tune.Trainable):
 
 
 class TrialLog(tune.Callback):
-    """Log lines at the start and the end of each trial, and the removal of weights that are not used again."""
+    """Log lines at the start and the end of each trial, and the removal of weights that are not used again.
+
+    Attributes:
+        check: raises an error if the sweep may not go on. Of the class: Tune stores the object, and a start that
+            continues the sweep has its own check.
+    """
+
+    check: ClassVar[Callable[[], None]]
 
     def __init__(self) -> None:
         self._ended: list[Path] = []
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Log the drawn parameters; Tune calls this."""
+        TrialLog.check()
         (Path(trial.local_path) / ERROR).unlink(missing_ok=True)  # its process died in an earlier start
         log.info("trial %d · %s", trial.config["number"], shown_parameters(trial.config["parameters"]))
+
+    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: Any, **info: Any) -> None:
+        """Check before the result is written; Tune calls this."""
+        TrialLog.check()
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Log the result; Tune calls this."""

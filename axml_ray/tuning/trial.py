@@ -17,7 +17,8 @@ from typing import Any
 import numpy as np
 
 from axml_ray.cluster.failures import record_failure
-from axml_ray.core.lease import own
+from axml_ray.core.files import check_fences
+from axml_ray.core.lease import LeaseLostError, own
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.core.seeds import derived_seed
@@ -102,6 +103,9 @@ class TrialRunner:
                 tracked.scores({"valid_nDCG@5": score})
         except TrainingCancelledError:
             return
+        except LeaseLostError as error:  # another job trains this trial, and its files are not ours to remove
+            report({"failed": f"{error}", "nDCG@5": 0.0, "seconds": time.monotonic() - began})
+            return
         except Exception as error:  # a failed trial must not end the sweep
             record_failure(self.trial_directory(number), error, started)
             end: dict[str, Any] = {"failed": f"{error}" or type(error).__name__, "nDCG@5": 0.0}
@@ -136,7 +140,7 @@ class ScoringReporter:
         self._report = report
         self._shapes = [shape_fingerprint(settings, corpus, number) for number in range(settings.ensemble.trees)]
         self._best: dict[tuple[int, int], float] = defaultdict(float)
-        self._steps: dict[tuple[int, int], int] = defaultdict(int)
+        self._steps: dict[tuple[int, int], int] = defaultdict(lambda: -1)
         self.best_of_labels = 0.0
 
     def record(self, record: dict[str, Any]) -> None:
@@ -192,6 +196,7 @@ def ensemble_score(ensemble: Ensemble, valid: Split, trained: int) -> float:
 
 def drop_weights(directory: Path) -> None:
     """Remove the trees and members of a trial, which are large and not used again; keep records and journals."""
+    check_fences(directory)
     for path in [directory / "members", *directory.glob("tree-*/*")]:
         if path.is_dir() and path.name != EVENTS:
             shutil.rmtree(path, ignore_errors=True)

@@ -158,8 +158,9 @@ def begin(settings: Experiment) -> Run:
 
     corpus = prepare(settings.corpus, settings.corpus_directory, check_inputs=check_inputs, check=before.check_corpus)
     if settings.preset == "auto":
-        settings = selected(adapted(settings, corpus), corpus)
-        before.check_settings(settings)
+        settings = adapted(settings, corpus)
+        before.check_settings(settings)  # before minutes are spent on choices, which change no other settings
+        settings = selected(settings, corpus)
     current = Run(settings, corpus)
     if settings.evaluation.filter_pairs is not None:  # a wrong file is found now, not after the training
         pairs_to_leave_out(settings.evaluation.filter_pairs, corpus)

@@ -320,10 +320,16 @@ def test_the_cache_is_trimmed_by_a_process_that_is_its_only_user(
         storage.read(paths[3])
         return [number for number, path in enumerate(paths) if path.exists()]
 
+    others = [cache() / "thesis" / "results.csv", paths[0].parent / "runs" / "mlflow.db"]
+    for path in others:
+        path.parent.mkdir()
+        path.write_text("nowhere else")
+        os.utime(path, ns=(0, 0))
     with (cache() / ".locks" / "users").open() as user:
         fcntl.flock(user, fcntl.LOCK_SH)
         assert left_by_another_process() == [0, 1, 2, 3]
     assert left_by_another_process() == [0, 3]  # 0.4 of 1 MiB
+    assert all(path.exists() for path in others)
     fetch(paths[1])
     assert paths[1].stat().st_size == 200_000
 

@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import synthetic
+import yaml
 
 from axml_ray.cli.train import parse
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json
+from axml_ray.runs.fitting import fit_run
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import load
@@ -91,3 +93,18 @@ def test_a_run_that_is_not_trained_cannot_be_continued(ray_cluster: None, tmp_pa
     begin(old)
     with pytest.raises(SettingsError, match=r"^continue_from: .* has no trained "):
         begin(parse(["--continue", str(old.run_directory)])[0])
+
+
+def test_the_stored_settings_of_a_continued_run_keep_its_shapes(tmp_path: Path) -> None:
+    """Under another name they continue the same run, whose trees do not change."""
+    old = load(None, **synthetic.experiment(tmp_path))
+    fit_run(begin(old))
+    stored = begin(parse(["--continue", str(old.run_directory)])[0]).layout.settings
+    with pytest.raises(SettingsError, match=r"^network\.hidden: "):
+        begin(parse(["--config", str(stored), "--name", "other", "--network.hidden", "20"])[0])
+    content = yaml.safe_load(stored.read_text())
+    del content["continue_from"]
+    stored_without = tmp_path / "without.yaml"
+    stored_without.write_text(yaml.safe_dump(content))
+    with pytest.raises(SettingsError, match=r"other settings \(continue_from\)"):
+        begin(parse(["--config", str(stored_without)])[0])

@@ -286,15 +286,15 @@ class TestDiverged:
     def test_a_loss_far_above_the_first(self, scripted, tmp_path, monkeypatch):
         """Finite throughout: the mean of ten steps is held against the mean of the first ten."""
         seen = scripted(list(range(1, 100)))
-        training = small_training(
-            small_network(FLAT), 400, epochs=(5,), eval_every_steps=10, checkpoints=self.kept(tmp_path / "checkpoint")
-        )
+        checkpoints = self.kept(tmp_path / "checkpoint")
+        training = small_training(small_network(FLAT), 400, epochs=(5,), eval_every_steps=10, checkpoints=checkpoints)
         losses = curve_of(training)
         loss = FusedAttentionXML.loss
         first = 0.6
 
         def rising(network, *rest):
             # 0.6 for thirty steps, 2.9 for twenty (below 5 times the first), then 3.1
+            checkpoints.wait()  # the next one is left out while the last is still being copied
             wanted = first if len(losses) < 30 else 2.9 if len(losses) < 50 else 3.1
             found = loss(network, *rest)
             return found + (wanted - found.detach())

@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 from s3 import Bucket
 
+from axml_ray.core.paths import absolute
+from axml_ray.training.distributed import DistributedContext
+from axml_ray.training.level_files import read_manifest, write_together
+
 PRIVATE = 'mount -t tmpfs tmpfs "$0" && exec "$@"'
 WORKER = Path(__file__).with_name("private_worker.py")
 
@@ -41,3 +45,13 @@ def test_each_worker_publishes_its_rows_and_fetches_no_others(bucket: Bucket, tm
     files = json.loads(bucket.read("run/level-1.checkpoint/.axml-ray.json"))["files"]
     assert sorted(files) == ["checkpoint.json", "model.safetensors", "rows-0.safetensors", "rows-1.safetensors"]
     assert len(bucket.names()) == len(files) + 1 + 4  # and those of the level with its manifest
+
+
+def test_a_level_that_lacks_an_object_is_not_used(bucket: Bucket, tmp_path: Path) -> None:
+    level = absolute(f"s3://{bucket.name}/run/level-1")
+    with write_together(level, DistributedContext(), "level.json", {"format": "level", "fingerprint": "key"}) as work:
+        (work / "rows-0.safetensors").write_bytes(b"rows")
+    assert read_manifest(level, "level.json", "level", "key") is not None
+    [rows] = [name for name in bucket.names() if "rows-0" in name]
+    bucket.delete(rows)
+    assert read_manifest(level, "level.json", "level", "key") is None

@@ -18,7 +18,7 @@ from axml_ray.network.fast.attention_xml import FusedAttentionXML
 from axml_ray.network.level_network import TABLE
 from axml_ray.network.tree_level import Level
 from axml_ray.runs.run import Run
-from axml_ray.settings import Experiment, TrainingSettings
+from axml_ray.settings import Experiment
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.level import validation_score
 from axml_ray.training.level_files import LEVEL_MANIFEST, MODEL, is_saved, load_level, save_level
@@ -70,9 +70,7 @@ class TestTraining:
 
     def test_evaluations_take_a_sample_of_many_validation_documents(self, home, corpus, monkeypatch):
         """Of beams, too; the level's score is that of the sample's weights."""
-        assert TrainingSettings().evaluated_documents == 2_000  # half of 100 steps of 40 documents
-        assert TrainingSettings(eval_every_steps=1).evaluated_documents == 1_000
-        monkeypatch.setattr(TrainingSettings, "evaluated_documents", 7)
+        monkeypatch.setattr("axml_ray.training.tree.EVALUATED", 7)
         sizes = []
 
         def counted(network, validation, *rest):

@@ -15,6 +15,7 @@ def scoring(level: int, step: int, score: float, tree: int = 0) -> dict[str, Any
 
 
 SCORINGS = [scoring(1, 30, 80.0), scoring(1, 60, 85.0), scoring(2, 30, 20.0), scoring(2, 50, 30.0)]
+FINISHED = {"finished": True, "nDCG@5": 31.0, "done": True}
 
 
 def write(directory: Path, *results: dict[str, Any], number: int = 0) -> Path:
@@ -39,7 +40,7 @@ def test_steps_and_documents_are_of_all_levels_and_the_score_is_of_labels(tmp_pa
 @pytest.mark.parametrize(
     ("last", "state", "reason", "score"),
     [
-        ({"finished": True, "nDCG@5": 31.0, "done": True}, "finished", None, 31.0),
+        (FINISHED, "finished", None, 31.0),
         ({"failed": "no memory", "nDCG@5": 0.0, "done": True}, "failed", "no memory", None),
         ({**SCORINGS[-1], "done": True}, "stopped", "ASHA, level 2/2 · 500 documents · valid nDCG@5 30.00", 30.0),
     ],
@@ -61,3 +62,14 @@ def test_more_than_a_thousand_trials_are_read_in_their_order(tmp_path: Path) -> 
     for number in range(0, 1_002, 3):
         write(tmp_path / f"{number:03d}", number=number)
     assert [trial.number for trial in read_trials(tmp_path)] == list(range(0, 1_002, 3))
+
+
+def test_what_a_full_disk_cut_is_left_out(tmp_path: Path) -> None:
+    """Tune appends the next record to a torn line, and a trial without parameters is no trial."""
+    directory = write(tmp_path / "0", *SCORINGS)
+    results = directory / "result.json"
+    results.write_text(results.read_text()[:-40] + results.read_text().splitlines()[0] + "\n" + json.dumps(FINISHED))
+    trial = read_trial(directory)
+    assert (trial.state, trial.score, len(trial.curve)) == ("finished", 31.0, 3)
+    (write(tmp_path / "1", number=1) / "params.json").write_text("")
+    assert read_trials(tmp_path) == [trial]

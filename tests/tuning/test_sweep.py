@@ -1,5 +1,6 @@
 """A whole sweep on a real cluster: a trial that finishes, one that is stopped, one that fails."""
 
+import json
 import logging
 import os
 import signal
@@ -15,6 +16,8 @@ from event_files import points
 from tiny_corpus import experiment, write_corpus
 
 from axml_ray.core.errors import SettingsError
+from axml_ray.core.files import check_fences, write_json
+from axml_ray.core.lease import LeaseLostError, lease_of, own
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import ResourceSettings
 from axml_ray.tuning.outcome import write_outcome
@@ -22,6 +25,7 @@ from axml_ray.tuning.records import read_trials
 from axml_ray.tuning.run_sweep import concurrent_trials, run_sweep
 from axml_ray.tuning.space import Space
 from axml_ray.tuning.sweep import Sweep
+from axml_ray.tuning.trial import TrialRunner
 
 GOOD, POOR, MAD = 0.02, 1e-6, 1e30
 SPACE = f"def space(draw):\n    draw.suggest_categorical('training.learning_rate', [{GOOD}, {POOR}, {MAD}])\n"
@@ -165,3 +169,40 @@ def test_a_trial_whose_process_is_killed_is_tried_again(ray_cluster: None, sweep
     assert [(one.level, one.documents) for one in trial.curve] == [
         (level, documents) for level in (1, 2) for documents in range(500, 9001, 500)
     ]
+
+
+@pytest.mark.parametrize("event", ["taken over", "other corpus"])
+def test_a_sweep_ends_when_it_may_not_go_on(ray_cluster: None, event: str, sweep: Sweep, corpus: Corpus) -> None:
+    sweep = replace(sweep, name=event.replace(" ", "-"))
+    manifest = corpus.directory / "corpus.json"
+    content = manifest.read_text()
+
+    def happen() -> None:
+        if event == "taken over":
+            lease_of(sweep.directory).file.unlink()
+        else:
+            write_json(manifest, {**json.loads(content), "fingerprint": "another"})
+
+    error = LeaseLostError if event == "taken over" else SettingsError
+    try:
+        with own(sweep.directory), pytest.raises(error):
+            run_sweep(sweep, corpus, begun=happen)
+    finally:
+        manifest.write_text(content)
+    assert not list(sweep.directory.glob("trials/*/result.json"))
+
+
+def test_a_trial_that_another_job_took_over_keeps_that_jobs_files(sweep: Sweep, corpus: Corpus, monkeypatch) -> None:
+    runner = TrialRunner(base=sweep.settings, directory=sweep.directory / "mine", trees=sweep.directory / "trees")
+    directory, reports = runner.trial_directory(0), []
+    level = directory / "tree-0" / "network_tree" / "level-1"
+
+    def fit(run, follow, stopped):
+        lease_of(directory).file.unlink()
+        level.mkdir(parents=True)
+        check_fences(directory)
+
+    monkeypatch.setattr("axml_ray.tuning.trial.fit_members", fit)
+    runner.run(0, {"training.learning_rate": GOOD}, reports.append)
+    assert level.is_dir() and [set(report) >= {"failed", "nDCG@5"} for report in reports] == [True]
+    assert not (directory / "errors").exists()

@@ -79,6 +79,7 @@ def prepare(
     directory.parent.mkdir(parents=True, exist_ok=True)  # before Ray starts: it may not be writable
     with whole_directory(directory) as work:
         build_corpus(Workspace(settings, work), readers, inputs)
+        check_inputs(inputs.key)  # again: meanwhile a run may have begun with the corpus that this one replaces
         check(Corpus.open(work))
     return Corpus.open(directory)
 
