@@ -225,3 +225,10 @@ def test_lists_of_zeros_and_ones():
 def test_mistakes_name_their_row(texts, labels, error, message):
     with pytest.raises(error, match=message):
         labelled_texts(texts, labels)
+
+
+@pytest.mark.parametrize("make", [np.array, pd.Series, pa.array, lambda x: pa.chunked_array([x])])
+def test_numbers_of_four_bytes_are_labels_of_few_digits(make):
+    values = np.array([510.7, np.nan, 3], np.float32)
+    labels, _ = read_labels(make(values))
+    assert [[str(label) for label in row] for row in labels] == [["510.7"], [], ["3.0"]]

@@ -176,3 +176,46 @@ def test_wrong_files(tmp_path: Path, file: str, content: bytes | None, expected:
         read_rows(path)
     assert str(caught.value).startswith("corpus.label_names: ")
     assert expected in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("header", "row"),
+    [
+        ("uri,label_id,name", "{},1{},cat"),
+        ("label_uri,label_code,label", "{},{},cat"),
+        ("uri,label_count,label", "{},{},cat"),
+        ("uri,label_type,prefLabel", "{},C{},cat"),
+        ("uri,name_long,label_de-AT", "{},C{},cat"),
+        ("uri,number,label_long", "{},C{},cat"),
+    ],
+)
+def test_what_only_begins_like_names_is_none(tmp_path: Path, header: str, row: str) -> None:
+    path = tmp_path / "n.csv"
+    path.write_text("\n".join([header, *(row.format(uri, number) for number, uri in enumerate(URIS))]) + "\n")
+    assert name_labels(URIS, path) == ["cat"] * 3
+
+
+def test_missing_cells_at_the_end_of_a_line_are_empty(tmp_path: Path) -> None:
+    path = tmp_path / "n.tsv"
+    path.write_text("uri\tnotation\tlabel_en\nhttp://x/1\tA1\tcat\nhttp://x/2\tA2\tdog\nhttp://x/3\tA3\n")
+    assert name_labels(URIS, path) == ["cat", "dog", "http://x/3"]
+
+
+def test_strings_as_sparql_writes_them(tmp_path: Path) -> None:
+    path = tmp_path / "n.tsv"
+    path.write_text('?uri\t?label\n<http://x/1>\t"cat"@en\n<http://x/2>\t"dog"@de-AT\n<http://x/3>\t"a"^^xsd:string\n')
+    assert name_labels(URIS, path) == ["cat", "dog", "a"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["2,Music\n0,Art\n1,Law\n", "2 Music\n0 Art\n1 Law\n", '"2": Music\n"0": Art\n"1": Law\n',
+     "@prefix skos: <http://x> .\n<http://x/0> a skos:Concept .\n\n", "<?xml version='1.0'?>\n<rdf>\n</rdf>\n"],
+)  # fmt: skip
+def test_labels_with_names_are_no_names_by_line(tmp_path: Path, content: str) -> None:
+    path = tmp_path / "n.txt"
+    path.write_text(content)
+    with pytest.raises(SettingsError, match=r"n\.txt:1: "):
+        name_labels(["0", "1", "2"], path)
+    path.write_text("Music\n2 Art\nLaw\n")
+    assert name_labels(["0", "1", "2"], path) == ["Music", "2 Art", "Law"]

@@ -232,7 +232,9 @@ def test_bad_records_are_listed(run: Prepare, tmp_path: Path) -> None:
 def test_too_many_bad_records_are_an_error(run: Prepare, tmp_path: Path) -> None:
     train = lines(many(18)) + BAD + b"{\n"
     said = error_of(run, train=train, test=many(4, "test"))
-    assert said.startswith(f"{tmp_path / 'train.jsonl'}:19: 'labels' is a boolean, not a list of labels (and 1 more); ")
+    assert said.startswith(
+        f"{tmp_path / 'train.jsonl'}:19: 'labels' is a boolean, not a list of labels (the first of 2 bad records); "
+    )
     assert "corpus.max_rejected_share" in said
     assert leftovers(tmp_path) == []
     # 2 of 24 records
@@ -403,11 +405,13 @@ def test_chinese_by_characters(run: Prepare) -> None:
 
 def test_tables_and_names_by_number(run: Prepare, tmp_path: Path) -> None:
     data = pa.table({"title": ["t"] * 30, "body": [f"b{i}" for i in range(30)], "tags": [[i % 3] for i in range(30)]})
-    pq.write_table(data, tmp_path / "a.parquet", row_group_size=7)
+    for name in ("a.parquet", "test/b.parquet"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        pq.write_table(data, tmp_path / name, row_group_size=7)
     (tmp_path / "names.txt").write_text("nought\none\ntwo\n")
     corpus = run(
         train=(tmp_path / "a.parquet",),
-        test=(f"{tmp_path.as_uri()}/*.parquet",),
+        test=(f"{tmp_path.as_uri()}/test/*.parquet",),
         title_field="title",
         text_field="body",
         labels_field="tags",
@@ -416,5 +420,5 @@ def test_tables_and_names_by_number(run: Prepare, tmp_path: Path) -> None:
     )
     assert dict(zip(corpus.labels.labels, corpus.labels.names, strict=True)) == {"0": "nought", "1": "one", "2": "two"}
     assert corpus.documents("train") == 27
-    assert corpus.manifest["settings"]["test"] == [f"{tmp_path.as_uri()}/*.parquet"]
+    assert corpus.manifest["settings"]["test"] == [f"{tmp_path.as_uri()}/test/*.parquet"]
     assert next(iter(rows(corpus, "test").values())) == (["0"], "t /SEP/ b0")

@@ -137,3 +137,29 @@ def test_plain_bytes_of_each_compression(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with open_decompressed(tmp_path / name) as file:
             assert file.read() == (LINE if content else b"")
+
+
+@pytest.mark.parametrize("as_url", [False, True])
+def test_a_glob_takes_the_files_of_a_directory_with_a_suffix(tmp_path: Path, as_url: bool) -> None:
+    """Spark writes a table as a directory; one of another name is none."""
+    for name in ("2020.jsonl/part-0.jsonl", "2020.jsonl/_SUCCESS", "2021.jsonl", "images/a.jsonl"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(LINE)
+    place = tmp_path.as_uri() if as_url else str(tmp_path)
+    for pattern in ("*.jsonl", "*"):
+        names = [str(reader.path).removeprefix(f"{place}/") for reader in listed(f"{place}/{pattern}")]
+        assert names == ["2020.jsonl/part-0.jsonl", "2021.jsonl"]
+
+
+def test_a_file_and_its_url_are_one_file(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(LINE)
+    assert len(listed(tmp_path / "a.jsonl", (tmp_path / "a.jsonl").as_uri())) == 1
+
+
+def test_two_files_of_texts_with_the_same_labels_are_refused(tmp_path: Path) -> None:
+    for name in ("train_raw_texts.txt", "train_labels.txt"):
+        (tmp_path / name).write_text("x\n")
+    assert len(listed(tmp_path)) == len(listed(f"{tmp_path}/train*")) == 1
+    (tmp_path / "train_texts.txt").write_text("x\n")
+    with pytest.raises(ValueError, match=r"train_raw_texts\.txt and .*train_texts\.txt .* name one"):
+        listed(tmp_path)

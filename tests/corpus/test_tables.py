@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -22,6 +23,7 @@ from axml_ray.corpus.readers.tables import (
     saved_dataset_readers,
 )
 from axml_ray.corpus.records.records import Document, Fields, Rejection
+from axml_ray.corpus.records.values import labels_of
 
 ROWS = [
     {"id": "a", "text": "A cat.", "labels": ["pets", " cats "]},
@@ -453,3 +455,38 @@ def test_the_header_of_an_appended_file_may_have_another_order(tmp_path: Path) -
     rows = "text,labels\nA cat.,pets\nlabels,text\nsport,A ball.\nText,Labels\nA dog.,pets\n"
     found = rows_of(tmp_path / "a.csv", rows)
     assert found == [(2, "A cat.", "pets"), (4, "A ball.", "sport"), (6, "A dog.", "pets")]
+
+
+def test_a_repeated_header_with_empty_columns_may_have_another_order(tmp_path: Path) -> None:
+    """Excel writes columns without a name at the end of each row."""
+    rows = rows_of(tmp_path / "a.csv", "text,labels,,\na,x,,\nlabels,text,,\ny,b,,\n")
+    assert rows == [(2, "a", "x"), (4, "b", "y")]
+
+
+def test_blank_lines_before_the_header(tmp_path: Path) -> None:
+    assert rows_of(tmp_path / "a.csv", "\n\nid;text;labels\n1;a;x\n") == [(4, "a", "x")]
+
+
+def test_class_labels_inside_of_objects(tmp_path: Path) -> None:
+    features = {"ann": {"feature": {"label": {"names": ["art", "law"], "_type": "ClassLabel"}}, "_type": "Sequence"}}
+    data = with_metadata(pa.table({"text": ["a"], "ann": [[{"label": 0}, {"label": 1}]]}), features)
+    pq.write_table(data, tmp_path / "a.parquet")
+    [record] = ParquetRows(tmp_path / "a.parquet", Fields(labels="ann.label")).read()
+    assert isinstance(record, Document) and record.labels == ("art", "law")
+
+
+@given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=5))
+def test_floats_are_labels_of_their_shortest_decimals(values: list[float]) -> None:
+    singles = np.array(values, np.float32)
+    data = pa.table({
+        "text": ["a"] * 2,
+        "labels": pa.array([singles, None], pa.list_(pa.float32())),
+        "in": pa.array([{"x": singles[0]}, {"x": None}], pa.struct([("x", pa.float32())])),
+    })  # fmt: skip
+    expected = labels_of(list(singles), "labels")
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "a.parquet"
+        pq.write_table(data, path)
+        for name, labels in (("labels", expected), ("in.x", expected[:1])):
+            records = list(ParquetRows(path, Fields(labels=name)).read())
+            assert [record.labels for record in records if isinstance(record, Document)] == [labels, ()]

@@ -71,6 +71,12 @@ def test_compressed_files_are_read_whatever_their_name(tmp_path: Path, kind: str
     assert len(read(tmp_path / "other", csv_delimiter=";")) == 2
 
 
+def test_zstandard_may_begin_with_a_frame_to_skip(tmp_path: Path) -> None:
+    """As pzstd writes it."""
+    (tmp_path / "a.jsonl").write_bytes(b"\x50\x2a\x4d\x18\x04\0\0\0size" + COMPRESS["zst"](JSON))
+    assert len(read(tmp_path / "a.jsonl")) == 3000
+
+
 @pytest.mark.parametrize("kind", [kind for kind in COMPRESS if kind not in ("zst", "lz4", "zip")])
 @pytest.mark.parametrize("kept", [12, -30])
 def test_truncated_files_end_in_a_rejection(tmp_path: Path, kind: str, kept: int) -> None:
@@ -150,6 +156,8 @@ def test_utf_16_without_a_byte_order_mark_is_recognised(tmp_path: Path, encoding
     path.write_bytes(JSON.decode().encode(encoding)[:-1])
     read_before, last = damage_of(path)
     assert read_before > 2800 and encoding in last.reason
+    path.write_bytes('{\r\n"text": "t", "labels": []}\r\n'.encode(encoding))
+    assert len(read(path)) == 1
     path.write_bytes(b'\0"\0{"text": "t", "labels": []}')  # no UTF-16
     assert isinstance(read(path)[0], Rejection)
 

@@ -98,6 +98,10 @@ NAN = float("nan")
         ("{art,NULL}", ["art"]),
         ('{"NULL",NULL}', ["NULL"]),
         ("[art, null, nan, None]", ["art"]),
+        ("set()", []),
+        ("frozenset({'art', 'law'})", ["art", "law"]),
+        ("set(art)", ["set(art)"]),
+        (["law", 510.7], ["law", "510.7"]),
     ],
 )
 def test_labels(value: Any, labels: list[str]) -> None:
@@ -114,15 +118,31 @@ def test_labels(value: Any, labels: list[str]) -> None:
         [[12.0, 0.8]],
         np.array([[12, 0.8]]),
         [[np.int64(3), np.float64(1)]],
+        [["x", "0.9"], ["y", "0.2"]],
+        [[["x", 0.9], ["y", 0.1]]],
+        [[0.93, "x"], [0.1, "y"]],
+        ["x", 0.9, "y", 0.1],
+        '["x", 0.9]',
+        [["u1", "x", 0.9]],
     ],
 )
-def test_pairs_of_a_label_and_a_weight(value: Any) -> None:
-    with pytest.raises(ValueError, match="label 1 is a pair with a number"):
+def test_labels_with_weights(value: Any) -> None:
+    with pytest.raises(ValueError, match="give the labels alone"):
         labels_of(value, "labels")
 
 
 @pytest.mark.parametrize(
-    "value", [[[1, 2]], [[1.0, 2.0]], [["a", "b"]], [["a", None]], [[None, 2]], [[1], [2, 0.5, 3]]]
+    "value",
+    [
+        [[1, 2]],
+        [[1.0, 2.0]],
+        [["a", "b"]],
+        [["a", None]],
+        [[None, 2]],
+        [[1], [2, 0.5, 3]],
+        [["0.5", "0.7"]],
+        [["a"], [510.7]],
+    ],
 )
 def test_pairs_of_labels(value: Any) -> None:
     assert len(labels_of(value, "labels")) == sum(each is not None for pair in value for each in pair)

@@ -31,8 +31,17 @@ corpus must have. A vocabulary has more labels than a corpus, and a corpus may h
 CSV_DELIMITERS = ",;|"
 CSV_SAMPLE_ROWS = 20
 """Number of rows in which a delimiter must give the same number of cells."""
-_KEY_COLUMN = re.compile(r"(label_?)?(uri|url|iri|u?id|key|code|notation|concept|subject)", re.IGNORECASE)
-_NAME_COLUMN = re.compile(r"((pref|alt)?_?label|name|title|term|text|heading|caption)s?([_@.:-].*)?", re.IGNORECASE)
+_KEY_COLUMN = re.compile(
+    r"((label|name|title|term|heading)[_.:-]?)?(uri|url|iri|u?id|key|code|notation|concept|subject)", re.IGNORECASE
+)
+_NAME = r"((pref|alt)?_?label|name|title|term|text|heading|caption)s?"
+_NAME_COLUMN = re.compile(_NAME + r"([_@.:-][a-z]{2,3}([_-]\w+)?)?", re.IGNORECASE)
+"""Header of names, perhaps with a language."""
+_PERHAPS_NAMES = re.compile(_NAME + r"[_@.:-].*", re.IGNORECASE)
+"""Header that begins like one of names, such as `label_type` or `name_long`."""
+_PAIR = re.compile(r'"?([^\s"]+?)"?\s*[,;:|\s]\s*\S')
+"""Line of a label and its name without a tab."""
+_MARKUP = re.compile(r"\s*(@prefix|@base|prefix\s|<\?xml|<rdf|<https?:)", re.IGNORECASE)
 _NAMES_HEADER = re.compile(r"(label_?)?names?|labels?|titles?", re.IGNORECASE)
 _BLOCK_BYTES = 1 << 22
 
@@ -48,7 +57,7 @@ def name_labels(labels: Sequence[str], path: Path) -> list[str]:
     """
     rows, known = read_rows(path), {_key(label) for label in labels}
     if len(rows[0][1]) == 1:
-        names, columns = _numbered_names([cells[0] for _, cells in rows], known), "line i names label i"
+        names, columns = _numbered_names(path, [cells[0] for _, cells in rows], known), "line i names label i"
     else:
         names, columns = _tabled_names([cells for _, cells in rows], known)
     names_of_labels = [names.get(_key(label), "") for label in labels]
@@ -107,8 +116,15 @@ def numbered_from(labels: Collection[str], rows: int) -> int:
     return int(has_last and not has_first)
 
 
-def _numbered_names(lines: list[str], known: Collection[str]) -> dict[str, str]:
-    """Return the names, or blanks, of labels that are numbers. A first line that can only be a header is skipped."""
+def _numbered_names(path: Path, lines: list[str], known: Collection[str]) -> dict[str, str]:
+    """Return the names, or blanks, of labels that are numbers. A first line that can only be a header is skipped.
+
+    Raises:
+        SettingsError: the lines are no names, but labels with their names, or RDF.
+    """
+    pairs = {match[1] for line in lines if (match := _PAIR.match(line)) and match[1] in known}
+    if _MARKUP.match(lines[0]) or 1 < len(pairs) > len(lines) / 2:
+        raise _invalid(path, 1, f"expected a name alone, or label, tab, name; found {lines[0][:80]!r}")
     largest = max((int(label) for label in known if label.isdecimal()), default=0)
     if _NAMES_HEADER.fullmatch(lines[0]) and len(lines) > largest + ("0" in known):
         del lines[0]
@@ -121,16 +137,19 @@ def _tabled_names(rows: list[list[str]], known: set[str]) -> tuple[dict[str, str
     The labels are in the first column, or in a column of keys, by its header, with no fewer of them: the first column
     of a table by pandas has the numbers of rows.
     """
-    width = min(map(len, rows))
+    width = max(map(len, rows))  # cells that are empty at the end of a line may be missing
+    rows = [[*cells, *[""] * (width - len(cells))] for cells in rows]
     of_keys = [column for column in range(width) if _KEY_COLUMN.fullmatch(rows[0][column])]
     of_label = max([*of_keys, 0], key=lambda column: len({_key(cells[column]) for cells in rows} & known))
     header = rows[0] if _key(rows[0][of_label]) not in known else []
 
     def rank(column: int) -> int:
         """Return how far a column is from names: preferred ones, alternative ones, anything else, other keys."""
+        if column in of_keys:
+            return 4
         if header and _NAME_COLUMN.fullmatch(header[column]):
             return int(header[column].lower().startswith("alt"))
-        return 3 if column in of_keys else 2
+        return 2 if header and _PERHAPS_NAMES.fullmatch(header[column]) else 3
 
     of_name = min((column for column in range(width) if column != of_label), key=rank)
     columns = f"names of column {of_name + 1}, labels of column {of_label + 1}"
@@ -169,7 +188,8 @@ def _csv_delimiter(lines: list[str], *, is_csv: bool) -> str | None:
         except csv.Error:
             continue
         if len(sample[0]) > 1 and len({*map(len, sample)}) == 1:
-            titles = [cell for cell in sample[0] if _KEY_COLUMN.fullmatch(cell) or _NAME_COLUMN.fullmatch(cell)]
+            known = (_KEY_COLUMN, _NAME_COLUMN, _PERHAPS_NAMES)
+            titles = [cell for cell in sample[0] if any(pattern.fullmatch(cell) for pattern in known)]
             return delimiter if is_csv or len(titles) > 1 else None
     return next((delimiter for delimiter in CSV_DELIMITERS if is_csv and delimiter in lines[0]), None)
 
@@ -206,8 +226,8 @@ def _title(path: Path, number: int, line: str) -> str:
 
 
 def _unquoted(cell: str) -> str:
-    """Return a cell without blanks around it, and without quotes around all of it."""
-    cell = cell.strip()
+    """Return a cell without blanks around it, and without quotes around all of it, nor a language as in RDF."""
+    cell = re.sub(r'^(".*")(@[\w-]+|\^\^\S+)$', r"\1", cell.strip())
     inner = cell[1:-1].replace('""', "")
     return cell[1:-1].replace('""', '"').strip() if len(cell) > 1 and cell[0] == cell[-1] == '"' not in inner else cell
 

@@ -121,9 +121,11 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
     if settings.continues is not None:
         for warning in check_kept_texts(settings.continues, staged.facts["high"], staged.split):
             warn(warning)
-    warn(repeated_warning(sum(summary["duplicates"]["within"].values()), len(given_split)))
+    documents_of = by_split(staged.split)
+    for split, repeated in summary["duplicates"]["within"].items():
+        warn(repeated_warning(split, repeated, documents_of[split]))
     if not settings.drop_duplicates:
-        warn(overlap_warning(summary["duplicates"]["also_in_train"], by_split(staged.split)))
+        warn(overlap_warning(summary["duplicates"]["also_in_train"], documents_of))
 
     def count(task: Callable[..., Any], what: str, **more: Any) -> None:
         """Count something in all blocks; each task writes its counts next to them."""
@@ -317,7 +319,7 @@ def stage_sources(workspace: Workspace, readers: list[tuple[str, Reader]]) -> tu
                     reasons[reason] = reasons.get(reason, 0) + 1
     rejected = sum(reasons.values())
     if rejected > settings.max_rejected_share * (sum(row["rows"] for row in rows) + rejected):
-        more = f" (and {rejected - 1} more)" if rejected > 1 else ""
+        more = f" (the first of {rejected:,} bad records)" if rejected > 1 else ""
         raise SettingsError(
             f"{first['file']}:{first['line']}: {first['reason']}{more}; fix the line, or allow bad records "
             "with corpus.max_rejected_share"

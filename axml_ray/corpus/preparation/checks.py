@@ -178,8 +178,8 @@ def overlap_warning(known_texts: dict[str, int], documents: dict[str, int]) -> s
     return None
 
 
-def repeated_warning(repeated: int, documents: int) -> str | None:
-    """Return a warning if many texts are on several rows: each may have one of the labels of its text.
+def repeated_warning(split: str, repeated: int, documents: int) -> str | None:
+    """Return a warning if many texts of a split are on several rows: each may have one of the labels of its text.
 
     Nothing fails, but the model learns from one label of a text that the others are wrong, or `corpus.drop_duplicates`
     drops the rows of the others.
@@ -187,7 +187,7 @@ def repeated_warning(repeated: int, documents: int) -> str | None:
     if repeated <= MAX_REPEATED_SHARE * documents:
         return None
     return (
-        f"{repeated:,} of {documents:,} texts repeat another one of their split; if each row has one label of a text, "
+        f"{repeated:,} of {documents:,} {split} texts repeat another one of them; if each row has one label of a text, "
         "write a text once, with all of its labels"
     )
 

@@ -21,7 +21,7 @@ from axml_ray.corpus.preparation.input_changes import (
 )
 from axml_ray.corpus.preparation.tasks import Workspace
 from axml_ray.corpus.readers import sources
-from axml_ray.corpus.readers.source_files import SourceFile
+from axml_ray.corpus.readers.source_files import SourceFile, local_path
 from axml_ray.corpus.readers.tables import INFO, ArrowRows
 from axml_ray.corpus.records.records import Reader
 from axml_ray.corpus.store import MANIFEST, Corpus
@@ -103,7 +103,8 @@ def _readers(settings: CorpusSettings) -> list[tuple[str, Reader]]:
             raise SettingsError(f"corpus.{split}: {error}") from None
     split_of_file: dict[str, str] = {}
     for split, reader in readers:
-        path = reader.path.resolve() if isinstance(reader.path, Path) else reader.path
+        local = local_path(reader.path)
+        path = reader.path if local is None else local.resolve()
         if (other := split_of_file.setdefault(str(path), split)) != split:
             raise SettingsError(f"corpus.{other} and corpus.{split} both name {reader.path}; leave it out of one")
     return list(

@@ -39,8 +39,9 @@ def list_files(pattern: Path | str, suffixes: tuple[str, ...]) -> list[SourceFil
 
     Args:
         pattern: a file; a directory, whose direct files with one of `suffixes` are taken, compressed or not; or a glob
-            such as `"data/**/part-*.jsonl"`, which takes every file that it matches, whatever its suffix. `~` is the
-            home directory. Hidden files are only matched if the pattern names them. All of these may be URLs.
+            such as `"data/**/part-*.jsonl"`, which takes every file that it matches, whatever its suffix, and the
+            files in a directory whose name has a suffix, such as Spark's `2020.parquet`. `~` is the home directory.
+            Hidden files are only matched if the pattern names them. All of these may be URLs.
         suffixes: suffixes of the files that are taken from a directory.
 
     Raises:
@@ -65,6 +66,8 @@ def list_files(pattern: Path | str, suffixes: tuple[str, ...]) -> list[SourceFil
             base = next(parent for parent in path.parents if parent.is_dir())  # its name may have brackets
             matches = glob.glob(str(path.relative_to(base)), root_dir=base, recursive=True)  # noqa: PTH207
             files = [base / name for name in matches if (base / name).is_file()]
+            parts = [base / name for name in matches if (base / name).is_dir() and _has_suffix(name, suffixes)]
+            files += [file for part in parts for file in list_files(part, suffixes) if file not in files]
     if files:
         return sorted(files)
     if not is_directory:
@@ -86,18 +89,29 @@ def _list_url(url: str, suffixes: tuple[str, ...]) -> tuple[list[SourceFile], bo
             return [url] if info.type == fs.FileType.File else [], False
         # Not fsspec's glob: it silently omits subdirectories that it cannot list, and lists each one by a request.
         selector = fs.FileSelector(path, recursive=len(magic) > 1 or "**" in "".join(magic))
-        inside = [info.path for info in store.get_file_info(selector) if info.type == fs.FileType.File]
+        infos = store.get_file_info(selector)
+        inside = [info.path for info in infos if info.type == fs.FileType.File]
+        directories = [info.path for info in infos if info.type == fs.FileType.Directory]
     except pa.ArrowInvalid as error:
         raise ValueError(f"{url}: {error}") from None
-    below = [file.removeprefix(path).lstrip("/") for file in inside]
+    below, parts = ([name.removeprefix(path).lstrip("/") for name in some] for some in (inside, directories))
     if magic:
-        visible = [name for name in below if not any(part.startswith(".") for part in name.split("/"))]
-        names = [name for name in visible if _parts_match(name.split("/"), magic)]
+        names, parts = ([name for name in some if _is_matched(name.split("/"), magic)] for some in (below, parts))
     else:
         names = [name for name in below if _has_suffix(name, suffixes)]
     # The names are those of the store; in a URL, blanks and percent signs are escaped.
     quoted = [quote(name, safe="/!$&'()*+,;=:@~") for name in names]
-    return [f"{base.rstrip('/')}/{name}{separator}{query}" for name in quoted], not magic
+    urls: list[SourceFile] = [f"{base.rstrip('/')}/{name}{separator}{query}" for name in quoted]
+    for name in parts if magic else ():
+        if _has_suffix(name.rpartition("/")[2], suffixes):
+            in_directory, _ = _list_url(f"{base.rstrip('/')}/{quote(name)}{separator}{query}", suffixes)
+            urls += [file for file in in_directory if file not in urls]
+    return urls, not magic
+
+
+def _is_matched(names: list[str], pattern: list[str]) -> bool:
+    """Return whether a glob matches a path that is not hidden."""
+    return not any(name.startswith(".") for name in names) and _parts_match(names, pattern)
 
 
 def _parts_match(names: list[str], pattern: list[str]) -> bool:

@@ -14,7 +14,7 @@ from axml_ray.corpus.readers.installed_packages import InstalledPackage, install
 from axml_ray.corpus.readers.json_lines import JsonLines, is_repository_json
 from axml_ray.corpus.readers.json_objects import JsonObjects, is_json_document
 from axml_ray.corpus.readers.line_blocks import Damage, read_lines
-from axml_ray.corpus.readers.source_files import SourceFile, is_url, list_files, without_compression
+from axml_ray.corpus.readers.source_files import SourceFile, is_url, list_files, local_path, without_compression
 from axml_ray.corpus.readers.tables import STATE, ArrowRows, ParquetRows, SeparatedValues, saved_dataset_readers
 from axml_ray.corpus.readers.text_lines import TEXT_SUFFIXES, PlainText, TextPairs, labels_file_of
 from axml_ray.corpus.records.records import Document, Fields, Reader, Rejection, file_name
@@ -100,14 +100,20 @@ def open_readers(
         suffixes = _RECOGNISED if settings.source == "auto" else FORMATS[settings.source].suffixes
         if settings.source == "auto" and not labelled:
             suffixes = (*suffixes, *FORMATS["plain_text"].suffixes)
-        for file in list_files(pattern, suffixes):
-            readers[str(file)] = _reader(file, settings, fields, otherwise)
-    for of_pair in [str(reader.labels_path) for reader in readers.values() if isinstance(reader, TextPairs)]:
-        readers.pop(of_pair, None)  # which would be plain text
+        files = list_files(pattern, suffixes)
+        pairs = [file for file in files if _format_of(file, settings) == "text_pairs"]
+        of_pairs = {labels_file_of(file) for file in pairs}  # which would be plain text
+        readers |= {str(file): _reader(file, settings, fields, otherwise) for file in files if file not in of_pairs}
+    text_files: dict[SourceFile, SourceFile] = {}
+    for reader in readers.values():
+        if isinstance(reader, TextPairs):
+            other = text_files.setdefault(reader.labels_path, reader.path)
+            if other != reader.path:
+                raise ValueError(f"{other} and {reader.path} are the same texts, of {reader.labels_path}; name one")
     once: dict[tuple[SourceFile, ...], Reader] = {}
     for _, reader in sorted(readers.items()):
         files = [getattr(reader, name) for name in ("path", "labels_path") if hasattr(reader, name)]
-        once.setdefault(tuple(file.resolve() if isinstance(file, Path) else file for file in files), reader)
+        once.setdefault(tuple(path.resolve() if (path := local_path(file)) else file for file in files), reader)
     return name_apart(list(once.values()))
 
 
@@ -140,14 +146,18 @@ def _saved_dataset(pattern: str | Path) -> Path | None:
     return path if (path / STATE).is_file() else None
 
 
+def _format_of(file: SourceFile, settings: ReadingSettings) -> str:
+    """Return the format of a file by `corpus.source` or its name; `plain_text` if neither tells it."""
+    if settings.source != "auto":
+        return settings.source
+    plain = without_compression(file_name(file))
+    return next((name for name, form in FORMATS.items() if plain.endswith(form.suffixes)), "plain_text")
+
+
 def _reader(file: SourceFile, settings: ReadingSettings, fields: Fields, otherwise: str) -> Reader:
-    name: str = settings.source
-    if name == "auto":
-        plain = without_compression(file_name(file))
-        name = next((name for name, form in FORMATS.items() if plain.endswith(form.suffixes)), "plain_text")
-        # No other name tells anything, so the first line does.
-        if name == "plain_text":
-            name = "json_lines" if _begins_like_json(file) else otherwise
+    name = _format_of(file, settings)
+    if name == "plain_text" and settings.source == "auto":  # its first line tells
+        name = "json_lines" if _begins_like_json(file) else otherwise
     return FORMATS[name].open(file, fields, settings)
 
 

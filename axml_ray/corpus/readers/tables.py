@@ -58,7 +58,7 @@ class _TableRows(ABC):
             row = self.rows_before
             try:
                 for fields, batch in self._batches(raw):
-                    for record in batch.to_pylist(maps_as_pydicts="lossy"):
+                    for record in _in_doubles(batch).to_pylist(maps_as_pydicts="lossy"):
                         row += 1
                         yield read_document(fields, self.path, row, record)
             except DAMAGE_ERRORS as error:
@@ -136,6 +136,28 @@ class ArrowRows(_TableRows):
                 yield fields, batch.slice(begin, rows)
 
 
+def _in_doubles(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return a batch with the doubles of the same decimals for its floats: 510.7, not 510.70001220703125."""
+    floats = batch.schema
+    for of_float in (pa.string(), pa.float64()):  # Arrow writes the fewest digits that tell a float from others
+        schema = pa.schema([field.with_type(_with_leaves(field.type, of_float)) for field in floats])
+        batch = batch if schema == floats else batch.cast(schema)
+    return batch
+
+
+def _with_leaves(kind: pa.DataType, of_float: pa.DataType) -> pa.DataType:
+    """Return a type with `of_float` for each float32, also within lists and structures."""
+    if pa.types.is_float32(kind):
+        return of_float
+    if pa.types.is_struct(kind):
+        return pa.struct([field.with_type(_with_leaves(field.type, of_float)) for field in kind])
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_with_leaves(kind.value_type, of_float)))
+    if pa.types.is_large_list(kind):
+        return pa.large_list(kind.value_field.with_type(_with_leaves(kind.value_type, of_float)))
+    return kind
+
+
 def _rows_at_a_time(size: int, rows: int) -> int:
     """Return how many rows of a table with `size` bytes in `rows` rows are converted at a time."""
     return max(1, min(ROWS, rows * BATCH_BYTES // max(size, 1)))
@@ -179,13 +201,20 @@ def _class_names(features: Mapping[str, Any] | None, column: str | tuple[str, ..
     The features of a data set by column are `{"names": […], "_type": "ClassLabel"}`, or a list of these, which is
     written `{"feature": {…}}` or `[{…}]`, depending on the version of `datasets`.
     """
-    feature = (features or {}).get(column) if isinstance(column, str) else None
-    if isinstance(feature, dict):
-        feature = feature.get("feature", feature)
-    if isinstance(feature, list):
-        feature = feature[0] if feature else None
+    if not isinstance(column, str) or not features:
+        return ()
+    feature: Any = features
+    for part in [column] if column in features else column.split("."):
+        feature = _of_list(feature.get(part)) if isinstance(feature, dict) else None
     names = feature.get("names") if isinstance(feature, dict) else None
     return tuple(map(str, names or ()))
+
+
+def _of_list(feature: Any) -> Any:
+    """Return the feature of the values of a list, or one that is no list."""
+    if isinstance(feature, dict) and "_type" in feature:
+        feature = feature.get("feature", feature)
+    return feature[0] if isinstance(feature, list) and feature else feature
 
 
 def _columns_to_read(fields: Fields, names: list[str]) -> list[str]:
@@ -233,7 +262,10 @@ class SeparatedValues:
         if stated := re.fullmatch(r'(?i)"?sep=(.)"?\s*', lines.peek()):
             next(lines)
             delimiter = delimiter or stated[1]
-        delimiter = delimiter or self._delimiter_of(lines.peek())
+        header_line = lines.peek()
+        if not header_line.strip():
+            header_line = next(filter(str.strip, lines.ahead()[0]), "")
+        delimiter = delimiter or self._delimiter_of(header_line)
         names: list[str] | None = None
         header: list[str] = []
         for line, row in read_rows(lines, delimiter):
@@ -293,7 +325,8 @@ def _reordered(names: list[str], row: list[str]) -> list[str] | None:
     """Return the names of the columns in the order of another header; None if a row is no header."""
     by_folded = {name.casefold(): name for name in names}
     folded = [cell.strip().casefold() for cell in row]
-    is_header = len(by_folded) == len(names) == len(folded) > 1 and by_folded.keys() == set(folded)
+    named = [name.casefold() for name in names if name]  # Excel writes empty columns without a name
+    is_header = len({*named}) == len(named) > 1 and sorted(folded) == sorted(map(str.casefold, names))
     return [by_folded[name] for name in folded] if is_header else None
 
 

@@ -159,7 +159,7 @@ _DECOMPRESSORS: dict[bytes, Callable[[BinaryIO], Callable[[int], bytes]]] = {
     rb"BZh[1-9](1AY&SY|\x17rE8P\x90)": lambda stream: bz2.BZ2File(stream).read1,
     rb"\xfd7zXZ\0": lambda stream: lzma.LZMAFile(stream).read1,  # noqa: SIM115, as its caller closes the stream
     rb"\x5d\0\0": lambda stream: lzma.LZMAFile(stream).read1,  # noqa: SIM115
-    rb"\x28\xb5\x2f\xfd": _arrow_decompressor("zstd"),
+    rb"(\x28\xb5\x2f\xfd|[\x50-\x5f]\x2a\x4d\x18)": _arrow_decompressor("zstd"),  # some begin with a frame to skip
     rb"\x04\x22\x4d\x18": _arrow_decompressor("lz4"),
     rb"PK(\x03\x04|\x05\x06)": _open_zip,
 }
@@ -181,7 +181,7 @@ _ENCODINGS = {
     codecs.BOM_UTF32_BE: "utf-32",
     codecs.BOM_UTF16_LE: "utf-16",
     codecs.BOM_UTF16_BE: "utf-16",
-    rb"([\t -~]\0){2}": "utf-16-le",  # without a byte order mark: two characters of ASCII, as in RFC 4627
-    rb"(\0[\t -~]){2}": "utf-16-be",
+    rb"([\t\r\n -~]\0){2}": "utf-16-le",  # without a byte order mark: two characters of ASCII, as in RFC 4627
+    rb"(\0[\t\r\n -~]){2}": "utf-16-be",
 }
 """Encodings by the regular expression of a decompressed file's first bytes; all other files should be in UTF-8."""

@@ -17,6 +17,8 @@ from axml_ray.corpus.records.records import Fields
 from axml_ray.corpus.records.values import INDICATORS, are_one_hot, is_missing, storable
 from axml_ray.corpus.text.composition import composed
 
+FLOATS = ("float16", "float32", "halffloat", "float")
+"""Types of numbers with fewer digits than a double, as NumPy and Arrow call them."""
 LabelledText = tuple[str, tuple[str, ...]]
 """A text and its labels."""
 
@@ -51,6 +53,8 @@ def column_of(values: Any, name: str) -> list[Any]:
         hasattr(values, "__iter__") or hasattr(values, "__getitem__")
     ):
         raise TypeError(f"{name}: expected a list, found a single {type(values).__name__}; put it into a list")
+    if str(getattr(values, "dtype", getattr(values, "type", ""))) in FLOATS:
+        return list(np.asarray(values))  # as doubles, 510.7 would become 510.70001220703125
     for convert in ("to_pylist", "tolist"):
         if hasattr(values, convert):
             return list(getattr(values, convert)())

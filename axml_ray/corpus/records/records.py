@@ -129,7 +129,11 @@ class Fields:
     def _value(self, record: Mapping[str, Any], field: str) -> Any:
         value = value_at(record, field)
         if value is MISSING:
-            raise ValueError(f"{field!r} is missing: the fields are {reprlib.repr(list(record))[1:-1]}")
+            setting = {self.text: "text_field", self.title: "title_field"}.get(field, "labels_field")
+            raise ValueError(
+                f"{field!r} is missing: the fields are {reprlib.repr(list(record))[1:-1]}; set {setting} if it has "
+                "another name"
+            )
         return value
 
 

@@ -107,6 +107,8 @@ def read_literal(text: str) -> list[Any] | dict[str, Any] | None:
     `[np.str_('art'), np.str_('law')]` are the same list; `[sic] art` and `[draft]` are none.
     """
     text = text.strip()
+    if written_set := re.fullmatch(r"(?:frozen)?set\((.*)\)", text, re.DOTALL):
+        text = written_set[1].strip() or "[]"
     if text[:1] + text[-1:] not in ("[]", "()", "{}"):
         return None
     try:
@@ -202,14 +204,32 @@ def labels_of(value: Any, field: str, separator: str = ";", names: Sequence[str]
 
 
 def _check_no_weights(value: Any) -> None:
-    """Raise ValueError for pairs of a label and its weight, which would be read as two labels."""
-    for number, each in enumerate(value if isinstance(value, list | tuple | np.ndarray) else (), start=1):
-        if isinstance(each, list | tuple | np.ndarray) and len(each) == 2 and _is_weight(*each):
-            raise ValueError(f"label {number} is a pair with a number, {reprlib.repr(each)}; give the labels alone")
+    """Raise ValueError for labels with their weights, which would be read as labels, too: in pairs or side by side."""
+    pending = [value]
+    while pending:
+        values = pending.pop()
+        if not isinstance(values, list | tuple | np.ndarray):
+            continue
+        if any(isinstance(each, str) for each in values) and any(map(_is_fraction, values)):
+            raise ValueError(f"labels stand next to numbers, {reprlib.repr(values)}; give the labels alone")
+        for number, each in enumerate(values, start=1):
+            if isinstance(each, list | tuple | np.ndarray) and len(each) == 2 and _is_weight(*each):
+                raise ValueError(f"label {number} is a pair with a number, {reprlib.repr(each)}; give the labels alone")
+        pending.extend(values)
+
+
+def _is_fraction(value: Any) -> bool:
+    """Return whether a value is a number between 0 and 1, and thus a score rather than a code."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and 0 < float(value) < 1
 
 
 def _is_weight(label: Any, value: Any) -> bool:
-    """Return whether a value next to a label is its weight: any number after a string, a float after an integer."""
+    """Return whether a value next to a label is its weight: any number after a string, a float after an integer.
+
+    A string may hold the weight: `0.9`.
+    """
+    if isinstance(label, str) and isinstance(value, str) and re.fullmatch(r"0?\.\d+", value):
+        return not re.fullmatch(r"0?\.\d+", label)
     if not isinstance(value, numbers.Real) or isinstance(value, bool):
         return False
     if isinstance(label, str) or isinstance(value, numbers.Integral) or not isinstance(label, numbers.Real):
