@@ -190,7 +190,8 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
         """
         check_is_fitted(self)
         directory = Path(directory).absolute()
-        if directory.exists() and not (directory / ABOUT).is_file() and any(directory.iterdir()):
+        known = {ABOUT, BUNDLE} if (directory / ABOUT).is_file() else set()
+        if directory.exists() and (not directory.is_dir() or {path.name for path in directory.iterdir()} - known):
             raise SettingsError(f"{directory}: exists and holds no estimator; choose a directory that doesn't exist")
         saved = SavedEstimator(
             parameters=self.get_params(), classes=self.classes_.tolist(), is_indicator=self.is_indicator_

@@ -53,6 +53,10 @@ def problem(
     return JSONResponse(content.model_dump(exclude_none=True), status, headers, media_type=MEDIA_TYPE)
 
 
+MAX_ERRORS = 20
+"""Most fields that an answer names: a body of 4 MiB can have some 100,000 wrong ones."""
+
+
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Return the OpenAPI description of the problems that a route may answer with."""
     content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
@@ -68,7 +72,7 @@ def add_handlers(app: FastAPI, fields: Iterable[str]) -> None:
         if error.body and not is_json(sent):  # FastAPI does not parse such a body, and reports the wrong field
             detail = f"send the header Content-Type: application/json ({f'it is {sent}' if sent else 'there is none'})"
             return problem(415, detail, [FieldError(field="Content-Type", message=detail)])
-        errors = [_field_error(details, fields) for details in error.errors()]
+        errors = [_field_error(details, fields) for details in error.errors()[:MAX_ERRORS]]
         return problem(422, "; ".join(f"{wrong.field}: {wrong.message}" for wrong in errors[:5]), errors)
 
     @app.exception_handler(SettingsError)

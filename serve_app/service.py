@@ -3,7 +3,7 @@
 import asyncio
 import functools
 import logging
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,9 @@ class ServedBundle:
     def search(self, query: str, limit: int) -> list[dict[str, Any]]:
         """Return the labels whose names contain all words of a query, ignoring case; the most frequent first."""
         hits = np.ones(len(self.names), dtype=bool)
-        for word in query.split():
+        for word in dict.fromkeys(query.split()):
+            if not hits.any():
+                break
             forms = [pc.match_substring(self.names, form, ignore_case=True) for form in {word, composed(word)}]
             hits &= functools.reduce(pc.or_, forms).to_numpy(zero_copy_only=False)
         index = self.codec.index
@@ -137,7 +139,7 @@ class Service:
         at_once = INFLIGHT_BATCHES * (serving.max_replicas or serving.replicas)
         waiting = serving.max_queued_texts
         self._rank_batcher: Batcher[RankRequest, RankResult] = Batcher(self._rank, BATCH_WORDS, at_once, waiting)
-        self._path_batcher: Batcher[TreePathRequest, dict[str, list[TreePath]]] = Batcher(
+        self._path_batcher: Batcher[TreePathRequest, dict[str, list[TreePath] | None]] = Batcher(
             self._paths, 1, at_once, waiting
         )
         self.examples = read_examples(serving.examples) if serving.examples else []
@@ -192,18 +194,19 @@ class Service:
         """
         served, texts = self.served, [storable(text) for text in texts]
         codec = served.codec
-        shown = min(top_k, served.bundle.settings.top_labels) if labels is None else len(labels)
-        if explain and (explained := len(texts) * shown) > MAX_EXPLANATIONS:
-            raise SettingsError(
-                f"explain: {explained:,} labels of all texts; at most {MAX_EXPLANATIONS:,} are explained per request: "
-                "send fewer texts or labels"
-            )
+        shown = min(top_k, served.bundle.settings.top_labels, len(codec.index.labels))
         label_ids = allowed = None
         if labels is not None:
             label_ids = await asyncio.to_thread(codec.ids, labels)
             shown = len(label_ids)  # without duplicates
         if conditions is not None:
             allowed = await asyncio.to_thread(AllowedLabels.of, conditions, codec)
+            shown = min(shown, int(allowed.mask.sum()))
+        if explain and (explained := len(texts) * shown) > MAX_EXPLANATIONS:
+            raise SettingsError(
+                f"explain: {explained:,} labels of all texts; at most {MAX_EXPLANATIONS:,} are explained per request: "
+                "send fewer texts or labels"
+            )
         is_long = sum(map(len, texts)) > INLINE_CHARACTERS
         tokens = await asyncio.to_thread(codec.encode, texts) if is_long else codec.encode(texts)
         scored = label_ids if allowed is None else allowed.scored
@@ -218,12 +221,14 @@ class Service:
         ranking, used, contributions = await self._rank_batcher.submit(
             request, request.batch_key, len(texts), len(tokens.values)
         )
-        has_words = codec.has_words(texts)
+        has_words = await asyncio.to_thread(codec.has_words, texts) if is_long else codec.has_words(texts)
         ids, scores = codec.mask(ranking, has_words, label_ids)
         tags = codec.decode(TopK(ids[:, :shown], scores[:, :shown]), threshold)
         if explain:
             rows = zip(texts, ids.tolist(), tags, contributions, strict=True)
-            tags = [await self._explained(served, *row) for row in rows]
+            explained_tags = [await self._explained(served, *row) for row in rows]
+            tags = [of_text for of_text, _ in explained_tags]
+            used = tuple(name for name in used if all(name in answered for _, answered in explained_tags))
         return TagResult(tags, np.where(has_words, tokens.lengths, 0), used, served)
 
     async def _rank(self, requests: list[RankRequest]) -> list[RankResult]:
@@ -258,23 +263,26 @@ class Service:
         ids: list[int],
         tags: list[Tag],
         contributions: list[tuple[Contribution, ...]],
-    ) -> list[Tag]:
-        """Return a text's tags with their explanations; `ids` are those of the ranking.
+    ) -> tuple[list[Tag], Collection[str]]:
+        """Return a text's tags with their explanations, and the members that answered; `ids` are those of the ranking.
 
         A threshold removes the last labels only, so the first ids and contributions are those of the tags.
         """
         codec, ids = served.codec, ids[: len(tags)]
         token_ids, spans = codec.tokenizer.encode_with_spans(text, codec.max_tokens)
         request = served.edition, token_ids, len(spans), ids
-        paths = await self._path_batcher.submit(request, None, 1, len(token_ids))
+        answer = await self._path_batcher.submit(request, None, 1, len(token_ids))
+        paths = {name: of_member for name, of_member in answer.items() if of_member is not None}
         members = served.bundle.combination.members
         explanations = assemble(text, spans, ids, codec.index, members, contributions[: len(ids)], paths)
-        return [replace(tag, explanation=reasons) for tag, reasons in zip(tags, explanations, strict=True)]
+        return [replace(tag, explanation=reasons) for tag, reasons in zip(tags, explanations, strict=True)], answer
 
-    async def _paths(self, requests: list[TreePathRequest]) -> list[dict[str, list[TreePath]]]:
-        """Return the tree paths of each text's labels by member with attention; members explain one text at a time."""
-        answers = [await self.fan_out.call("explain", *request) for request in requests]
-        return [{name: paths for name, paths in answer.items() if paths is not None} for answer in answers]
+    async def _paths(self, requests: list[TreePathRequest]) -> list[dict[str, list[TreePath] | None]]:
+        """Return the tree paths of each text's labels by member, None by one without attention, of those that answer.
+
+        Members explain one text at a time.
+        """
+        return [await self.fan_out.call("explain", *request) for request in requests]
 
     async def drain(self) -> bool:
         """Refuse new requests and drain those in flight; return whether there were any."""

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.settings import AbsolutePath, Positive, Settings
+from axml_ray.settings.base import explain
 from axml_ray.settings.renamed import describe_renamed
 
 BODY_LIMIT_S = 10.0
@@ -130,8 +131,9 @@ class ApplicationSettings(ServingSettings):
             if problem["type"] == "extra_forbidden":
                 unknown = f"{key}: no such setting; {nearest(key, cls.model_fields)}"
                 raise SettingsError(describe_renamed(key) or unknown) from None
-            message = problem["msg"].removeprefix("Value error, ")
-            raise SettingsError(f"{f'{key}: ' if key else ''}{message} (given: {problem['input']!r})") from None
+            raise SettingsError(
+                f"{f'{key}: ' if key else ''}{explain(problem)} (given: {problem['input']!r})"
+            ) from None
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ PyTorch nor Ray, and a job imports them inside its function.
 """
 
 import argparse
+import errno
 import logging
 import math
 import os
@@ -16,13 +17,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import NamedTemporaryFile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import axml_ray
 from axml_ray.cli.parser import VERBOSE, AddFlags, from_command_line, only_flags, with_flags
 from axml_ray.cluster.connection import keep_logs
 from axml_ray.cluster.failures import record_of
 from axml_ray.core.errors import JobError, SettingsError
+from axml_ray.core.files import LEFTOVER
 from axml_ray.core.lease import LeaseLostError
 from axml_ray.core.paths import absolute, with_urls
 from axml_ray.core.run_layout import RunLayout
@@ -38,6 +40,8 @@ PROGRAM = "axml-ray"
 """Name of the installed command."""
 SIGNALLED = 128
 """Added to the number of the signal that stopped a job, its exit code, by the convention of shells."""
+UNUSABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+"""Numbers of the errors of a place that cannot be written to, or is of another kind."""
 
 
 class Command:
@@ -102,13 +106,13 @@ def job_on_run(description: str | None, add: AddFlags) -> Decorator:
         before = read_settings(directory)
         config = ["--config", str(RunLayout(directory).settings)]
         settings, options = with_flags(description or "", add_run, [*config, *argv], FREE)
-        now = moved_to(settings, directory)
-        if changed := [key for key, value in now if key not in FREE and value != getattr(before, key)]:
+        free = [key for key in FREE if key != "runs"]  # the run is where --run says
+        if changed := [key for key, value in settings if key not in free and value != getattr(before, key)]:
             raise SettingsError(
-                f"command line: the settings of {directory} cannot be changed, except for {', '.join(FREE)}; remove "
+                f"command line: the settings of {directory} cannot be changed, except for {', '.join(free)}; remove "
                 f"the flags of {', '.join(changed)}"
             )
-        return now, options
+        return moved_to(settings, directory), options
 
     return lambda work: Command(parse, work)
 
@@ -214,14 +218,24 @@ def run_command(work: Callable[[], None], *, verbose: bool = False) -> None:
             print(record.read_text() if record else "".join(traceback.format_exception(error)), file=sys.stderr)
         line = _explanation(error) or (_first_line(error) if record else _recorded(error, verbose))
         print(with_urls(f"error: {line}{f' (details: {record})' if record else ''}"), file=sys.stderr)
-        raise SystemExit(1) from None
+        raise SystemExit(2 if _is_unusable(error) else 1) from None
 
 
 def _explanation(error: Exception) -> object:
     """Return the message of an error that needs no traceback: one of our own or of the operating system; else None."""
+    if _is_unusable(error):
+        path = Path(error.filename)
+        hidden = LEFTOVER.fullmatch(path.name)  # the file as it is written
+        place = path.with_name(hidden[1]) if hidden else path
+        return f"{place}: {error.strerror}; name another place, or change what is there or who may write there"
     if isinstance(error, OSError) and error.strerror:  # a library's has none
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return error if isinstance(error, JobError) else None
+
+
+def _is_unusable(error: Exception) -> TypeGuard[OSError]:
+    """Return whether an error is that of a place which the user named and the system refuses."""
+    return isinstance(error, OSError) and error.errno in UNUSABLE and isinstance(error.filename, str)
 
 
 def _first_line(error: Exception) -> str:

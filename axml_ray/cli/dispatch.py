@@ -45,7 +45,10 @@ def main(argv: list[str] | None = None) -> None:
         print(f"error: command line: {name}: unknown command; {fix}", file=sys.stderr)
         raise SystemExit(2)
     sys.argv = [f"{PROGRAM} {name}", *rest]  # argparse shows the first word in the usage
-    import_module(COMMANDS[name][0]).main()
+    try:
+        import_module(COMMANDS[name][0]).main()
+    except KeyboardInterrupt:  # while modules are imported
+        raise SystemExit(130) from None
 
 
 def _parser() -> argparse.ArgumentParser:

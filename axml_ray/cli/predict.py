@@ -8,16 +8,17 @@ and an error; if all are such, the command fails.
 
 import argparse
 import logging
-import sys
 import time
 from typing import TYPE_CHECKING, get_args
 
 from pydantic import ValidationError
 
 from axml_ray.cli.console import count, job_of_flags, number
+from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.paths import absolute, absolute_place, with_urls
 from axml_ray.settings import LabelConditions, ReadingSettings
+from axml_ray.settings.base import explain
 
 if TYPE_CHECKING:
     from axml_ray.inference.bundle.bundle import Bundle
@@ -88,7 +89,7 @@ def reading_settings(given: argparse.Namespace, bundle: "Bundle") -> ReadingSett
     except ValidationError as error:
         problem = error.errors()[0]
         flag = str(problem["loc"][0]).replace("_", "-")
-        raise SettingsError(f"--{flag}: {problem['msg']} (given: {problem['input']!r})") from None
+        raise SettingsError(f"--{flag}: {explain(problem)} (given: {problem['input']!r})") from None
 
 
 def label_conditions(given: argparse.Namespace) -> LabelConditions | None:
@@ -102,8 +103,8 @@ def main(given: argparse.Namespace) -> None:
     """Predict the texts, and print their number and the number of errors.
 
     Raises:
-        SettingsError: the bundle, the input or the output is unusable, or the actors do not fit.
-        SystemExit: no text could be read and tagged.
+        SettingsError: the bundle, the input or the output is unusable, no text could be read and tagged, or the actors
+            do not fit.
     """
     from axml_ray.corpus.readers.sources import open_readers
     from axml_ray.inference.bundle.bundle import Bundle
@@ -143,9 +144,9 @@ def main(given: argparse.Namespace) -> None:
     print(f"{documents:,} texts, {errors:,} of them with an error, in {seconds:,.1f} s")
     if 0 < errors < documents:
         print(f"The first error: {result['first_error']}")
+    if 0 < errors == documents:
+        storage.remove(given.output)  # else a corrected command would be refused, as another job
+        advice = "--source, --text-field and --title-field say how to read the files"
+        raise SettingsError(f"--input: no text could be predicted, such as {result['first_error']}; {advice}")
     files = "1 file" if len(result["files"]) == 1 else f"{len(result['files']):,} files"
     print(f"Predictions: {with_urls(given.output)} ({files} and predictions.json)")
-    if 0 < errors == documents:
-        advice = "--source, --text-field and --title-field say how to read the files"
-        print(f"error: no text could be predicted, such as {result['first_error']}; {advice}", file=sys.stderr)
-        raise SystemExit(1)

@@ -157,7 +157,7 @@ def check_ports(ports: dict[str, int]) -> None:
     """Check that the ports of the head are free: else Ray would wait for minutes, or start without a service.
 
     Raises:
-        SettingsError: ports are in use.
+        SettingsError: ports are in use, or not for this user.
     """
     taken = []
     for flag, port in ports.items():
@@ -165,6 +165,8 @@ def check_ports(ports: dict[str, int]) -> None:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("", port))
+            except PermissionError:
+                raise SettingsError(f"--{flag}: the system keeps port {port} for root; choose one above 1023") from None
             except OSError:
                 taken.append(f"{port} ({PORTS[flag][1]}; --{flag})")
     if taken:

@@ -134,8 +134,10 @@ class Calibration:
         last = np.append(np.diff(least) != 0, True)
         least, precisions, counts = least[last], np.array(self.precisions)[last], np.array(self.counts)[last]
         if precision is not None:
+            if not 0 <= precision <= 1:
+                raise SettingsError(f"precision: expected a share, 0 to 1, such as 0.8 (given: {precision!r})")
             good = np.flatnonzero(precisions >= precision)
-            if not 0 <= precision <= 1 or not len(good):
+            if not len(good):
                 best = math.floor(1_000 * precisions.max()) / 1_000
                 raise SettingsError(
                     f"threshold: a precision of {precision:g} was not reached on validation; ask for at most {best:.3f}"

@@ -9,7 +9,7 @@ import functools
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from numbers import Integral
+from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, get_args
 
@@ -182,14 +182,14 @@ class Tagger:
                 `top_k`.
 
         Raises:
-            TypeError, ValueError: texts or labels are not columns of strings.
+            TypeError, ValueError: texts or labels are not columns of strings, or `conditions` are something else.
             SettingsError: a label or prefix is unknown, `top_k` or `threshold` is out of range, or both `labels` and
                 `conditions` are given.
         """
         texts = _strings("texts", texts)
         if not isinstance(top_k, Integral) or top_k < 1:
             raise SettingsError(f"top_k: expected a whole number above 0 (given: {top_k!r})")
-        if threshold is not None and not 0 <= threshold <= 1:
+        if threshold is not None and not (isinstance(threshold, Real) and 0 <= threshold <= 1):
             raise SettingsError(f"threshold: expected a probability, 0 to 1 (given: {threshold!r})")
         label_ids = allowed = None
         if labels is not None:
@@ -197,6 +197,8 @@ class Tagger:
         if conditions is not None:
             if labels is not None:
                 raise SettingsError("conditions: labels= names the only labels to score; give one of them")
+            if not isinstance(conditions, LabelConditions):
+                raise TypeError(f"conditions: expected LabelConditions(…), found {type(conditions).__name__}")
             allowed = AllowedLabels.of(conditions, self.codec)
         scored = label_ids if allowed is None else allowed.scored  # the labels that are scored one by one, if any
         shown = None if labels is not None else min(top_k, self.bundle.settings.top_labels)

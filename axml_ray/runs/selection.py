@@ -223,7 +223,9 @@ def select(settings: Experiment, corpus: Corpus, map_jobs: MapJobs = map) -> lis
         rankings += ranked or _rank([_alone(of_fits, kind)], held_out, map_jobs)
     if weights:
         before = [settings.members.chosen[kind].weight for kind in trials]
-        validation = Validation(MemberWeights(list(trials), before), rankings, truth, corpus.labels.counts)
+        # Without the held-out documents, which the fits did not have.
+        fitted_counts = corpus.labels.counts - np.bincount(truth.values, minlength=len(corpus.labels.counts))
+        validation = Validation(MemberWeights(list(trials), before), rankings, truth, fitted_counts)
         fitted = FittedWeights.fit(validation, RANKED).kinds
         scores = ", ".join(f"{name} {score:.2f}" for name, score in fitted.scores.items())
         for kind, weight in fitted.weights.items():

@@ -22,6 +22,12 @@ def read_tab(separator: str) -> str:
     return "\t" if separator in ("tab", r"\t") else separator
 
 
+def _one_character(delimiter: str) -> str:
+    if delimiter not in ("tab", r"\t") and (len(delimiter) != 1 or delimiter in '\r\n"'):
+        raise ValueError("expected one character, or tab")
+    return delimiter
+
+
 def _field_names(given: Any) -> Any:
     """Return several names as a tuple, one as a string; commas separate names in a string, not in those of a list."""
     names = [name.strip() for name in given.split(",")] if isinstance(given, str) else given
@@ -60,13 +66,40 @@ Weights = Literal["float32", "bfloat16", "int8"]
 """Number format of a bundle's matrices."""
 SPLITS = ("train", "valid", "test")
 FieldNames = Annotated[str | tuple[str, ...], BeforeValidator(_field_names)]
-CsvDelimiter = Annotated[str, Field(pattern=r"^(tab|\\t|[^\r\n\"])$"), AfterValidator(read_tab)]
+CsvDelimiter = Annotated[str, AfterValidator(_one_character), AfterValidator(read_tab)]
 LabelSeparator = Annotated[str, Field(min_length=1), AfterValidator(read_tab)]
 Stemmer = Annotated[str, AfterValidator(_known_stemmer)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Positive = Annotated[int, Field(ge=1)]
 NotNegative = Annotated[int, Field(ge=0)]
 Seed = Annotated[int, Field(ge=0, lt=2**32)]
+
+
+_EXPECTED = {
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "list_type": "a list, such as [3]",
+    "tuple_type": "a list, such as [3]",
+    "string_type": "a text; put it in quotes",
+    "string_pattern": "letters, digits, '-', '_' and '.', first a letter or digit",
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
+    "literal_error": "{expected}",
+}
+"""What a setting takes, by the beginning of the type of pydantic's error."""
+
+
+def explain(problem: Any) -> str:
+    """Return what is wrong with a value, without its key, for one of the errors of a pydantic `ValidationError`."""
+    expected = next((words for kind, words in _EXPECTED.items() if problem["type"].startswith(kind)), None)
+    if expected is not None:
+        values = problem.get("ctx", {}).items()
+        return "expected " + expected.format(**{name: f"{v:g}" if isinstance(v, float) else v for name, v in values})
+    message: str = problem["msg"].removeprefix("Value error, ").replace("Input should be", "expected")
+    return message.replace("tuple", "list").replace("Tuple", "List")
 
 
 class Settings(BaseModel):

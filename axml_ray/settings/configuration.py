@@ -16,6 +16,7 @@ from axml_ray.core.paths import absolute, paths_below
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.core.run_manifest import project_of, read_run_manifest
 from axml_ray.settings import Experiment
+from axml_ray.settings.base import explain
 from axml_ray.settings.members import kinds
 from axml_ray.settings.presets import preset_values
 from axml_ray.settings.renamed import describe_renamed
@@ -193,7 +194,7 @@ def _explain(error: ValidationError, config: str | Path | None, flags: set[str])
     unknown = ("extra_forbidden", "invalid_key")  # an unknown key, and one that is no string
     problem = min(error.errors(), key=lambda problem: problem["type"] not in unknown)
     where = ".".join(str(key) for key in problem["loc"])
-    message = problem["msg"].removeprefix("Value error, ").replace("tuple", "list").replace("Tuple", "List")
+    message = explain(problem)
     # Validators of several settings name the key themselves, at the beginning of their message.
     names_key = not where or message.startswith(where + ".")
     key = message.split()[0].rstrip(":") if names_key else ".".join(str(key) for key in problem["loc"][:2])

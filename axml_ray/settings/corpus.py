@@ -124,7 +124,9 @@ class CorpusSettings(ReadingSettings):
     @model_validator(mode="after")
     def _source_has_files(self) -> Self:
         if self.source != "installed_packages" and not self.train:
-            raise ValueError("corpus.train: names no file; give --corpus.train FILE, or --config with a file that does")
+            raise ValueError(
+                "corpus.train: names no file; give --config mine --corpus.train FILE, or a config with one"
+            )
         if self.source == "installed_packages" and (self.train or self.valid or self.test):
             raise ValueError("corpus.train, .valid and .test: leave them out for installed_packages")
         return self

@@ -53,7 +53,7 @@ def with_known(texts: int, known: int) -> list[Any]:
 def test_a_row_for_each_label_of_a_text_is_warned_of(run: Prepare, rows: int, is_warned_of: bool, drop: bool) -> None:
     train = [(f"text {i}", [f"label{label}"]) for i in range(60) for label in range(rows)]
     said = warnings_of(run(train=train, test=[("other", ["label0"])], drop_duplicates=drop))
-    assert ["120 of 181 texts repeat" in each for each in said] == [True] * is_warned_of
+    assert ["120 of 180 train texts repeat" in each for each in said] == [True] * is_warned_of
 
 
 @pytest.mark.parametrize(("known", "is_warned_of"), [(0, False), (2, False), (3, True), (20, True)])

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from axml_ray.corpus.text import words
@@ -72,6 +72,7 @@ TEXTS = st.lists(st.one_of(st.sampled_from(PIECES), st.text(st.characters(exclud
 
 
 @settings(max_examples=300)
+@example(texts=["T\xad\nİ", "İ\xad\u0301"], chunk=40, most=5)  # what is invisible goes before a letter becomes two
 @given(texts=st.lists(TEXTS.map("".join), max_size=6), chunk=st.integers(1, 40), most=st.integers(1, 5))
 def test_a_block_and_a_text_are_split_alike(texts: list[str], chunk: int, most: int) -> None:
     texts = [composed(text.replace("\0", " ")) for text in texts]

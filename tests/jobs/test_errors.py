@@ -42,7 +42,11 @@ CASES = {
         "corpus.label_names: {names} holds no labels; expected lines of label, tab, name",
         label_names="{names}",
     ),
-    "a file in the way": Case("prepare", "{good}/corpora: Not a directory", code=1, corpora="{good}/corpora"),
+    "a file in the way": Case(
+        "prepare",
+        "{good}/corpora: Not a directory; name another place, or change what is there or who may write there",
+        corpora="{good}/corpora",
+    ),
 }
 """Of a small corpus, which is prepared without Ray."""
 

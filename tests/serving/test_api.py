@@ -125,6 +125,12 @@ class TestTag:
         assert len(mine["contributions"]) == MEMBERS
         assert sum(one["share"] for one in mine["contributions"]) == pytest.approx(1)
 
+    def test_as_many_labels_as_there_are_count_as_explained(self, server: str, tagger: Tagger) -> None:
+        label = tagger.labels[0]
+        for wanted in ({"allowed_labels": [label], "top_k": 20}, {"labels": [label] * 20}):
+            answer = tag(server, texts=["key1"] * 17, explain=True, **wanted)
+            assert answer.status_code == 200 and len(answer.json()["results"]) == 17
+
     def test_given_labels_are_explained_by_their_own_scores(
         self, server: str, tagger: Tagger, texts: list[str]
     ) -> None:
@@ -170,6 +176,7 @@ class TestRefusals:
         assert "either" in refused(tag(server, text="a", texts=["a"]), 422, "body")["detail"]
 
     def test_an_unknown_field_is_met_with_one_like_it(self, server: str) -> None:
+        assert len(tag(server, text="a", **{f"x{number}": 1 for number in range(100)}).json()["errors"]) == 20
         content = refused(tag(server, text="a", topk=3), 422, "topk")
         assert content["detail"] == "topk: no such field; did you mean top_k?"
         assert "there are text, texts, top_k, " in refused(tag(server, text="a", x=3), 422, "x")["detail"]

@@ -16,7 +16,7 @@ from event_files import points
 from tiny_corpus import experiment, write_corpus
 
 from axml_ray.core.errors import SettingsError
-from axml_ray.core.files import check_fences, write_json
+from axml_ray.core.files import check_fences, fences, write_json
 from axml_ray.core.lease import LeaseLostError, lease_of, own
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import ResourceSettings
@@ -189,6 +189,7 @@ def test_a_sweep_ends_when_it_may_not_go_on(ray_cluster: None, event: str, sweep
             run_sweep(sweep, corpus, begun=happen)
     finally:
         manifest.write_text(content)
+        fences.pop(sweep.directory, None)
     assert not list(sweep.directory.glob("trials/*/result.json"))
 
 
@@ -206,3 +207,4 @@ def test_a_trial_that_another_job_took_over_keeps_that_jobs_files(sweep: Sweep, 
     runner.run(0, {"training.learning_rate": GOOD}, reports.append)
     assert level.is_dir() and [set(report) >= {"failed", "nDCG@5"} for report in reports] == [True]
     assert not (directory / "errors").exists()
+    del fences[directory]

@@ -121,11 +121,11 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
     if settings.continues is not None:
         for warning in check_kept_texts(settings.continues, staged.facts["high"], staged.split):
             warn(warning)
-    documents_of = by_split(staged.split)
-    for split, repeated in summary["duplicates"]["within"].items():
-        warn(repeated_warning(split, repeated, documents_of[split]))
+    duplicates = summary["duplicates"]
+    for split, repeated in duplicates["within"].items():
+        warn(repeated_warning(split, repeated, duplicates["of"][split]))
     if not settings.drop_duplicates:
-        warn(overlap_warning(summary["duplicates"]["also_in_train"], documents_of))
+        warn(overlap_warning(duplicates["also_in_train"], by_split(staged.split)))
 
     def count(task: Callable[..., Any], what: str, **more: Any) -> None:
         """Count something in all blocks; each task writes its counts next to them."""

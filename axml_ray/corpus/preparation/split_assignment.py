@@ -86,6 +86,7 @@ def assign_splits(
     is_known = np.isin(text, text[split[order] == TRAIN]) & (split[order] != TRAIN)
     duplicates = {
         "within": by_split(split[order[within]]),
+        "of": by_split(split[order]),
         "across_splits": int((repeated & ~within).sum()),
         "also_in_train": by_split(split[order[is_known]]),
     }

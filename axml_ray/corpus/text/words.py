@@ -71,8 +71,7 @@ def split_texts(texts: Sequence[str], max_tokens: int, segmentation: Segmentatio
 
 def _split_words(texts: list[str]) -> tuple[pa.Array, np.ndarray]:
     """Return the words of all texts in a row, and the number of words of each text, int64 [texts]."""
-    for old, new in ((SEPARATOR, " \0 "), _EXPANDED):
-        texts = [text.replace(old, new) if old in text else text for text in texts]
+    texts = [text.replace(SEPARATOR, " \0 ") if SEPARATOR in text else text for text in texts]
     joined = "\n".join(texts)  # no word has a line feed
     table = _table()
     if joined.isascii():
@@ -89,7 +88,10 @@ def _split_words(texts: list[str]) -> tuple[pa.Array, np.ndarray]:
             ends = np.cumsum([len(text) + 1 for text in texts])
             for number in np.unique(np.searchsorted(ends, invisible, side="right")):
                 texts[number] = without_invisible(texts[number])
-            points = np.frombuffer("\n".join(texts).encode("utf-32-le"), "<u4")
+        if _EXPANDED[0] in joined:  # after what is invisible, as in `split_words`
+            texts = [text.replace(*_EXPANDED) for text in texts]
+        if (changed := "\n".join(texts)) != joined:
+            points = np.frombuffer(changed.encode("utf-32-le"), "<u4")
             table.learn(points)  # letters and marks that are neighbours now are composed
         letters = table.lower[points]
         continues = table.continues[letters]

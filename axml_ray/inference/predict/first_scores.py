@@ -1,9 +1,8 @@
 """First scores of a run: those of the members without networks, which are fitted minutes before the networks.
 
 They are computed twice: while the run is made, as soon as these members are fitted, from at most `MOST_DOCUMENTS`
-documents, so that they come early on a large corpus, too; and in the end from the stored predictions of all documents,
-so that the gain by the networks is measured on the same documents. The members are combined by their weighted mean,
-because other combiners are fitted on all members.
+documents, so that they come early on a large corpus, too, by the weighted mean; and in the end from the stored
+predictions of all documents by the run's combiner, so that the gain by the networks is not that of a better combiner.
 """
 
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from axml_ray.evaluation.metrics.predictions import Predictions, title_of
 from axml_ray.evaluation.reports.report import empty_table
 from axml_ray.inference.bundle.export import accuracy
 from axml_ray.inference.bundle.model_card import VALIDATION_MEASURES as MEASURES
+from axml_ray.members.member import MemberInfo
 from axml_ray.runs.run import Run
 
 MOST_DOCUMENTS = 10_000
@@ -66,7 +66,7 @@ def first_scores(run: Run, split: str, most: int = MOST_DOCUMENTS) -> FirstScore
     Returns:
         The scores; None if there are no such members, or if no document has a label.
     """
-    combination = _combination(run)
+    combination = Combination(_without_networks(run), Mean(), run.settings.ensemble.top_labels)
     documents = run.corpus.split(split).part(most)
     if not combination.members or not len(documents.labels.values):
         return None
@@ -96,18 +96,15 @@ def scores_without_networks(
     Returns:
         The scores; None if the run has no networks, or nothing else.
     """
-    combination = _combination(run)
-    if not 0 < len(combination.members) < len(run.member_infos):
+    names = [info.name for info in _without_networks(run)]
+    if not 0 < len(names) < len(run.member_infos):
         return None
-    scores = Scores(inverse_propensity)
-    names = [info.name for info in combination.members]
+    combination, scores = run.combination(run.open_combiner()), Scores(inverse_propensity)
     for rankings, truth in predictions.read_all(names):
         ranking = combination.rank(dict(zip(names, rankings, strict=True)))
         scores.add(ranking.labels, truth.values, truth.offsets)
     return scores.result()
 
 
-def _combination(run: Run) -> Combination:
-    """Return the mean of the members without networks."""
-    members = tuple(info for info in run.member_infos if not info.implementation.trained_by_workers)
-    return Combination(members, Mean(), run.settings.ensemble.top_labels)
+def _without_networks(run: Run) -> tuple[MemberInfo, ...]:
+    return tuple(info for info in run.member_infos if not info.implementation.trained_by_workers)

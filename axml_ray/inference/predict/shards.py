@@ -73,7 +73,7 @@ def claim_directory(output: Path, job: dict[str, Any], **decided: Any) -> dict[s
     if changed := [key for key in job if stored.get(key) != job[key]]:
         names = ", ".join(changed)
         raise OtherJobError(
-            f"--output: {output} holds predictions of another job (other {names}); choose a new directory"
+            f"--output: {output} holds predictions of another job (other {names}); choose a new directory, or remove it"
         )
     return stored
 
