@@ -6,8 +6,9 @@ from all others. Siblings share the matrix of their documents, cut to the featur
 Most documents are so unlike a node's few positive ones that they do not move its classifier. So a classifier is fitted
 on a *working set*: the positive documents, the negative ones most similar to them, and a sample of all. The margins of
 all documents under all siblings are then one matrix product, and a classifier with negative documents above `VIOLATION`
-outside of its working set is fitted again with those of the largest margins. This gives the scores of a fit on all
-documents in a fraction of the time (docs/LOG.md). Nodes are fitted one after the other, because liblinear must not run
+outside of its working set is fitted again with those of the largest margins. This gives about the scores of a fit on
+all documents in a fraction of the time; margins of labels so frequent that more than `MOST_VIOLATING` documents violate
+stay somewhat too high (docs/LOG.md). Nodes are fitted one after the other, because liblinear must not run
 in several threads.
 
 With millions of labels, the classifiers of a tree take hours and more memory than a process should have. So each range
