@@ -94,6 +94,9 @@ def add_handlers(app: FastAPI, fields: Iterable[str]) -> None:
         detail = error.detail
         if isinstance(error.__cause__, UnicodeDecodeError):
             detail = f"body: not UTF-8 (byte {error.__cause__.start}); encode the JSON as UTF-8"
+        elif isinstance(error.__cause__, RecursionError | ValueError):
+            detail = "body: not JSON that can be read: it is nested too deeply, or a number is too long"
+            return problem(422, detail, [FieldError(field="body", message=detail)])
         return problem(error.status_code, detail, headers=dict(error.headers or {}))
 
 

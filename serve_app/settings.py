@@ -27,10 +27,10 @@ MAX_EXPLANATIONS = 320
 
 
 def _checked_origin(given: str) -> str:
-    """Return an origin as browsers send it, in lower case."""
-    if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/\s]+", origin := given.lower()):
-        raise ValueError("expected scheme and host without a path, such as https://catalogue.example.org, or *")
-    return origin
+    """Return an origin as browsers send it: in lower case, and without the port that the scheme has anyway."""
+    if not re.fullmatch(r"\*|[a-z][a-z0-9+.-]*://[^/\s*]+", origin := given.lower()):
+        raise ValueError("expected scheme and host without a path, such as https://catalogue.example.org, or * alone")
+    return re.sub(r"(?<=^https://)(.+):443$|(?<=^http://)(.+):80$", r"\1\2", origin)
 
 
 Origin = Annotated[str, AfterValidator(_checked_origin)]

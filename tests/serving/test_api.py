@@ -176,6 +176,9 @@ class TestRefusals:
         assert "either" in refused(tag(server, text="a", texts=["a"]), 422, "body")["detail"]
 
     def test_an_unknown_field_is_met_with_one_like_it(self, server: str) -> None:
+        for body in ("[" * 100_000, '{"text": "a", "top_k": 1' + "0" * 5_000 + "}"):
+            answer = requests.post(f"{server}/v1/tag", body, headers={"Content-Type": "application/json"}, timeout=60)
+            refused(answer, 422, "body")
         assert len(tag(server, text="a", **{f"x{number}": 1 for number in range(100)}).json()["errors"]) == 20
         content = refused(tag(server, text="a", topk=3), 422, "topk")
         assert content["detail"] == "topk: no such field; did you mean top_k?"

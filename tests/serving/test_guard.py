@@ -117,10 +117,11 @@ def test_a_page_of_an_allowed_origin_reads_the_answers(addresses: list[str]) -> 
 
 
 def test_origins_of_the_command_line() -> None:
-    given = {"bundle": "b", "allowed_origins": f"{PAGE}, HTTP://localhost:3000"}
-    assert ApplicationSettings.from_arguments(given).allowed_origins == (PAGE, "http://localhost:3000")
+    given = {"bundle": "b", "allowed_origins": f"{PAGE}:443, HTTP://localhost:3000 http://[::1]:80"}
+    origins = ApplicationSettings.from_arguments(given).allowed_origins
+    assert origins == (PAGE, "http://localhost:3000", "http://[::1]")  # browsers leave out a scheme's own port
     assert ApplicationSettings.from_arguments({**given, "allowed_origins": ["*"]}).allowed_origins == ("*",)
-    for wrong in (f"{PAGE}/page", "catalogue.example.org", [PAGE, ""]):
+    for wrong in (f"{PAGE}/page", "catalogue.example.org", "https://*.example.org", [PAGE, ""]):
         with pytest.raises(SettingsError, match=r"^allowed_origins"):
             ApplicationSettings.from_arguments({**given, "allowed_origins": wrong})
 
