@@ -160,6 +160,8 @@ def test_two_files_of_texts_with_the_same_labels_are_refused(tmp_path: Path) -> 
     for name in ("train_raw_texts.txt", "train_labels.txt"):
         (tmp_path / name).write_text("x\n")
     assert len(listed(tmp_path)) == len(listed(f"{tmp_path}/train*")) == 1
+    both = [tmp_path / "train_labels.txt", tmp_path / "train_raw_texts.txt"]
+    assert len(listed(*both, labelled=False)) == 1
     (tmp_path / "train_texts.txt").write_text("x\n")
     with pytest.raises(ValueError, match=r"train_raw_texts\.txt and .*train_texts\.txt .* name one"):
         listed(tmp_path)

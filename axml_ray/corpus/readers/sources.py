@@ -105,8 +105,9 @@ def open_readers(
         of_pairs = {labels_file_of(file) for file in pairs}  # which would be plain text
         readers |= {str(file): _reader(file, settings, fields, otherwise) for file in files if file not in of_pairs}
     text_files: dict[SourceFile, SourceFile] = {}
-    for reader in readers.values():
+    for reader in [*readers.values()]:
         if isinstance(reader, TextPairs):
+            readers.pop(str(reader.labels_path), None)  # which another pattern names
             other = text_files.setdefault(reader.labels_path, reader.path)
             if other != reader.path:
                 raise ValueError(f"{other} and {reader.path} are the same texts, of {reader.labels_path}; name one")
