@@ -175,14 +175,12 @@ class TestCommand:
         [row] = self.predict(tmp_path / "bundle", tmp_path / "b.jsonl", tmp_path / "json")
         assert (row["id"], row["error"]) == ("8", None)
 
-    def test_nothing_that_can_be_read_is_a_failure(self, bundle_directory, tmp_path, capsys):
+    def test_nothing_that_can_be_read_leaves_no_output(self, bundle_directory, tmp_path):
         (tmp_path / "a.jsonl").write_text('{"body": "key1"}\n{"body": "key2"}\n')
-        for _ in range(2):  # started again, it is one still
-            with pytest.raises(SystemExit) as ended:
+        for _ in range(2):  # started again, it is no other job
+            with pytest.raises(SettingsError, match=r"^--input: .*a\.jsonl:1: 'text' is missing"):
                 self.predict(bundle_directory, tmp_path / "a.jsonl", tmp_path / "out")
-            assert ended.value.code == 1
-            assert "a.jsonl:1: 'text' is missing" in capsys.readouterr().err
-        assert json.loads((tmp_path / "out" / "predictions.json").read_text())["errors"] == 2
+            assert not (tmp_path / "out").exists()
 
     def test_the_first_error_of_some_is_shown(self, bundle_directory, tmp_path, capsys):
         (tmp_path / "a.jsonl").write_text('{"text": "key1"}\n{"text": 1}\n{\n')
