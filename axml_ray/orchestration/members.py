@@ -293,7 +293,7 @@ def _finished_members(
         while waiting:
             # A short wait, as Ray has no way to be told of a record that a worker has written, or of the caller's stop.
             done, _ = ray.wait(list(waiting), timeout=POLL_SECONDS)
-            with suppress(OSError, object_store.StoreError):  # an outage, which ends: whoever writes checks again
+            with suppress(OSError, object_store.StoreError):  # an outage, which ends: each write checks again
                 check_fences(next(iter(tasks.values())).directory)  # stop as soon as another job has taken over the run
             poll()
             if stopped():

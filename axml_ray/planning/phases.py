@@ -191,10 +191,15 @@ class RunPhases:
         return self.counts.words * self.counts.word_dimension
 
     @cached_property
+    def side_by_side(self) -> int:
+        """Return the number of trees whose networks train at the same time, at least 1."""
+        return max(1, self.machines.side_by_side(self.workers, self.networks))
+
+    @cached_property
     def predictors(self) -> int:
-        """Return the number of processes that predict at the same time: on CPUs, as many as fit on all cores."""
+        """Return the number of processes that predict at the same time: on CPUs, those for which there are cores."""
         if self.machines.accelerator:
-            return self.workers * max(1, self.machines.side_by_side(self.workers, self.networks))
+            return self.workers * self.side_by_side
         return max(1, int(self.cores / self.settings.resources.of_a_predictor["CPU"]))
 
     def _corpus(self) -> Iterator[Phase]:
@@ -272,11 +277,10 @@ class RunPhases:
     def _networks(self) -> Iterator[Phase]:
         if not self.networks:
             return
-        side_by_side = max(1, self.machines.side_by_side(self.workers, self.networks))
         yield Phase(
             name="networks",
             memory=self.needed["worker"],
-            processes=self.workers * side_by_side,
+            processes=self.workers * self.side_by_side,
             seconds=self.training_seconds,
             moved=self.networks * sum(self._level_moved(shape) for shape in self.shapes),
             disk=self.networks * FLOAT * sum(self.network_values),
@@ -284,7 +288,7 @@ class RunPhases:
         # Weights, two moments, average and best weights of the largest level. The newest one is kept until the next
         # is complete, which is written to the local disk first.
         state = 5 * FLOAT * max(self.network_values)
-        yield Phase(name="checkpoints", memory=0, processes=0, seconds=0.0, disk=3 * side_by_side * state)
+        yield Phase(name="checkpoints", memory=0, processes=0, seconds=0.0, disk=3 * self.side_by_side * state)
 
     def _level_moved(self, shape: LevelShape) -> int:
         """Return the bytes of a level's beams, which are written and read, and of what W workers exchange in its steps.
@@ -314,8 +318,7 @@ class RunPhases:
                 for shape in self.shapes
             )
             # Trees that train side by side use what there is, and so do predictors.
-            at_once = self.workers * max(1, self.machines.side_by_side(self.workers, self.networks))
-            operations = self.networks * forward / at_once
+            operations = self.networks * forward / (self.workers * self.side_by_side)
             seconds = None if self.rate is None else documents * (of_text + operations / self.rate)
         ranked = documents * (members + 1) * settings.ensemble.top_labels * RANKED_BYTES
         names = LABEL_BYTES * counts.labels

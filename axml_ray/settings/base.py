@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -47,9 +48,15 @@ def _absolute_text(place: Any) -> Any:
     return absolute(place) if isinstance(_not_blank(place), str) else place
 
 
+def _directory_name(name: str) -> str:
+    if not re.fullmatch(NAME, name):
+        raise ValueError("expected letters, digits, '-', '_' and '.', first a letter or digit")
+    return name
+
+
 NAME = "[A-Za-z0-9][A-Za-z0-9._-]*"
 """Pattern of a name that serves as a directory's name."""
-Name = Annotated[str, Field(pattern=f"^{NAME}$")]
+Name = Annotated[str, AfterValidator(_directory_name)]
 _STORED = "stored"
 _as_stored = PlainSerializer(
     lambda place, info: portable(place) if info.context == _STORED else (url_of(place) or str(place)),
@@ -82,7 +89,6 @@ _EXPECTED = {
     "list_type": "a list, such as [3]",
     "tuple_type": "a list, such as [3]",
     "string_type": "a text; put it in quotes",
-    "string_pattern": "letters, digits, '-', '_' and '.', first a letter or digit",
     "greater_than_equal": "at least {ge}",
     "greater_than": "more than {gt}",
     "less_than_equal": "at most {le}",

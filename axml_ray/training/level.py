@@ -41,8 +41,8 @@ from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.progress import REPORT_SECONDS, Report
 
 EVALUATED = 4_000
-"""Most validation documents of an evaluation during training, always the same: as many as the authors' program has of
-its large corpora. Those of a larger split would take time, of which ranking one needs a third of a training step's."""
+"""Most validation documents of an evaluation during training, always the same: the number of the authors' program for
+its large corpora. Ranking a document takes a third of the time of a training step on it."""
 RECENT = 50
 """Number of last steps whose mean loss is reported."""
 DIVERGED = 5.0

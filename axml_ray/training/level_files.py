@@ -96,16 +96,15 @@ def read_manifest(directory: Path, name: str, form: str, key: str | None = None)
     try:
         storage.fetch(directory, [name])
         finish_replacement(directory)
-        stored = storage.sizes(directory)
-    except (storage.IncompleteError, FileNotFoundError) as error:
-        log.warning("WARNING: %s; %s is not used", error, directory)
-        return None
-    try:
         manifest = read_json(directory / name)
         key = manifest["fingerprint"] if key is None else key
         if (manifest["format"], manifest["version"], manifest["fingerprint"]) != (form, VERSION, key):
             return None
         sizes = dict.fromkeys(map(ROWS.format, range(manifest["workers"]))) | manifest["files"]
+        stored = storage.sizes(directory)
+    except storage.IncompleteError as error:
+        log.warning("WARNING: %s; %s is not used", error, directory)
+        return None
     except (OSError, ValueError, KeyError, TypeError):  # missing, damaged, or the manifest of something else
         return None
     for file, size in sizes.items():

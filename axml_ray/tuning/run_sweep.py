@@ -102,7 +102,7 @@ def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: 
     trainable = tune.with_resources(tune.with_parameters(TrialActor, runner=runner), TRIAL_RESOURCES)
     if tune.Tuner.can_restore(str(directory)):
         tuner = tune.Tuner.restore(str(directory), trainable, resume_errored=True)
-        log.info("sweep %s continues, with as many trials at a time as it was begun with", sweep.name)
+        log.info("sweep %s continues, with its first number of trials at a time", sweep.name)
     else:
         tuner = _tuner(sweep, trainable, sweep.documents(corpus), concurrent)
         log.info(

@@ -37,8 +37,8 @@ _KEY_COLUMN = re.compile(
 _NAME = r"((pref|alt)?_?label|name|title|term|text|heading|caption)s?"
 _NAME_COLUMN = re.compile(_NAME + r"([_@.:-][a-z]{2,3}([_-]\w+)?)?", re.IGNORECASE)
 """Header of names, perhaps with a language."""
-_PERHAPS_NAMES = re.compile(_NAME + r"[_@.:-].*", re.IGNORECASE)
-"""Header that begins like one of names, such as `label_type` or `name_long`."""
+_PERHAPS_NAMES = re.compile(_NAME + r"([_@.:-].*)?", re.IGNORECASE)
+"""Header of names, or one that only begins like it, such as `label_type` or `name_long`."""
 _PAIR = re.compile(r'"?([^\s"]+?)"?\s*[,;:|\s]\s*\S')
 """Line of a label and its name without a tab."""
 _MARKUP = re.compile(r"\s*(@prefix|@base|prefix\s|<\?xml|<rdf|<https?:)", re.IGNORECASE)
@@ -188,8 +188,7 @@ def _csv_delimiter(lines: list[str], *, is_csv: bool) -> str | None:
         except csv.Error:
             continue
         if len(sample[0]) > 1 and len({*map(len, sample)}) == 1:
-            known = (_KEY_COLUMN, _NAME_COLUMN, _PERHAPS_NAMES)
-            titles = [cell for cell in sample[0] if any(pattern.fullmatch(cell) for pattern in known)]
+            titles = [cell for cell in sample[0] if _KEY_COLUMN.fullmatch(cell) or _PERHAPS_NAMES.fullmatch(cell)]
             return delimiter if is_csv or len(titles) > 1 else None
     return next((delimiter for delimiter in CSV_DELIMITERS if is_csv and delimiter in lines[0]), None)
 

@@ -99,13 +99,17 @@ def _list_url(url: str, suffixes: tuple[str, ...]) -> tuple[list[SourceFile], bo
         names, parts = ([name for name in some if _is_matched(name.split("/"), magic)] for some in (below, parts))
     else:
         names = [name for name in below if _has_suffix(name, suffixes)]
-    # The names are those of the store; in a URL, blanks and percent signs are escaped.
-    quoted = [quote(name, safe="/!$&'()*+,;=:@~") for name in names]
-    urls: list[SourceFile] = [f"{base.rstrip('/')}/{name}{separator}{query}" for name in quoted]
-    for name in parts if magic else ():
+        parts = []
+
+    def url_of(name: str) -> str:
+        """Return the URL of a name of the store, with its blanks and percent signs escaped."""
+        escaped = quote(name, safe="/!$&'()*+,;=:@~")
+        return f"{base.rstrip('/')}/{escaped}{separator}{query}"
+
+    urls: list[SourceFile] = [*map(url_of, names)]
+    for name in parts:
         if _has_suffix(name.rpartition("/")[2], suffixes):
-            in_directory, _ = _list_url(f"{base.rstrip('/')}/{quote(name)}{separator}{query}", suffixes)
-            urls += [file for file in in_directory if file not in urls]
+            urls += [file for file in _list_url(url_of(name), suffixes)[0] if file not in urls]
     return urls, not magic
 
 

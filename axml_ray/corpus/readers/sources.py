@@ -92,6 +92,7 @@ def open_readers(
         labelled=labelled,
     )
     readers: dict[str, Reader] = {}
+    files: list[SourceFile] = []
     for pattern in patterns:
         directory = _saved_dataset(pattern)
         if directory is not None and settings.source in ("auto", "datasets"):
@@ -100,21 +101,19 @@ def open_readers(
         suffixes = _RECOGNISED if settings.source == "auto" else FORMATS[settings.source].suffixes
         if settings.source == "auto" and not labelled:
             suffixes = (*suffixes, *FORMATS["plain_text"].suffixes)
-        files = list_files(pattern, suffixes)
-        pairs = [file for file in files if _format_of(file, settings) == "text_pairs"]
-        of_pairs = {labels_file_of(file) for file in pairs}  # which would be plain text
-        readers |= {str(file): _reader(file, settings, fields, otherwise) for file in files if file not in of_pairs}
-    text_files: dict[SourceFile, SourceFile] = {}
-    for reader in [*readers.values()]:
-        if isinstance(reader, TextPairs):
-            readers.pop(str(reader.labels_path), None)  # which another pattern names
-            other = text_files.setdefault(reader.labels_path, reader.path)
-            if other != reader.path:
-                raise ValueError(f"{other} and {reader.path} are the same texts, of {reader.labels_path}; name one")
+        files += list_files(pattern, suffixes)
+    text_files: dict[SourceFile, SourceFile] = {}  # by their files of labels, which would be plain text
+    for file in files:
+        if _format_of(file, settings) == "text_pairs":
+            labels_file = labels_file_of(file)
+            other = text_files.setdefault(labels_file, file)
+            if other != file:
+                raise ValueError(f"{other} and {file} are the same texts, of {labels_file}; name one")
+    readers |= {str(file): _reader(file, settings, fields, otherwise) for file in files if file not in text_files}
     once: dict[tuple[SourceFile, ...], Reader] = {}
     for _, reader in sorted(readers.items()):
-        files = [getattr(reader, name) for name in ("path", "labels_path") if hasattr(reader, name)]
-        once.setdefault(tuple(path.resolve() if (path := local_path(file)) else file for file in files), reader)
+        its_files = [getattr(reader, name) for name in ("path", "labels_path") if hasattr(reader, name)]
+        once.setdefault(tuple(path.resolve() if (path := local_path(file)) else file for file in its_files), reader)
     return name_apart(list(once.values()))
 
 
