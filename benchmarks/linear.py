@@ -41,7 +41,7 @@ from axml_ray.members.featurizer import Featurizer
 from axml_ray.members.label_clusters import cluster_labels, label_vectors
 from axml_ray.members.liblinear import ROUNDS, TOLERANCE
 from axml_ray.members.linear_costs import fit_seconds
-from axml_ray.members.linear_fit import SMALLEST_WEIGHT, LinearFit, NodeRange
+from axml_ray.members.linear_fit import LinearFit, NodeRange, smallest_weight
 from axml_ray.members.linear_tree import LinearTree
 from axml_ray.network.backends.precision import use_threads
 from axml_ray.settings import CorpusSettings, Experiment
@@ -140,7 +140,7 @@ def fit_literally(
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", ConvergenceWarning)
                     coefficients = machine.fit(some, is_true).coef_[0]
-                kept = np.flatnonzero(np.abs(coefficients) > SMALLEST_WEIGHT)
+                kept = np.flatnonzero(np.abs(coefficients) > smallest_weight(settings.cost))
                 fitted.rows[node], fitted.data[node] = (
                     columns[kept].tolist(),
                     coefficients[kept].astype(np.float32).tolist(),

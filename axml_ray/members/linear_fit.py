@@ -48,7 +48,7 @@ VIOLATION = -0.8
 MOST_VIOLATING = 1 << 12
 """Number of documents that may join a working set, those of the largest margins; more if the set itself is larger."""
 SMALLEST_WEIGHT = 0.1
-"""Weights of a smaller absolute value are dropped."""
+"""Weights of a smaller absolute value are dropped, at a cost of 1 or more; see `smallest_weight`."""
 MOST_MARGINS = 1 << 24
 """Largest number of margins, and of weights, of siblings that are in memory at a time."""
 RANGE_ROWS, RANGES, FEW_RANGES = (1 << 18, 1 << 20), 16, 4
@@ -336,12 +336,21 @@ class _Siblings:
                 if len(violating):
                     working_sets[sibling] = np.union1d(inside, violating)
                     fit_one(sibling)
-        kept = [np.flatnonzero(np.abs(row) > SMALLEST_WEIGHT) for row in weights]
+        smallest = smallest_weight(cost)
+        kept = [np.flatnonzero(np.abs(row) > smallest) for row in weights]
         return [(self.columns[rows], weights[sibling, rows]) for sibling, rows in enumerate(kept)]
 
     def _products(self, vectors: np.ndarray) -> np.ndarray:
         """Return the products of vectors, float32 [n, F'], with the features of all documents, [n, N]."""
         return np.ascontiguousarray((self.rows @ np.ascontiguousarray(vectors.T)).T)
+
+
+def smallest_weight(cost: float) -> float:
+    """Return the absolute value up to which weights are dropped.
+
+    A cost below 1 makes all weights smaller; with its square root, about as many are kept as with a cost of 1.
+    """
+    return SMALLEST_WEIGHT * min(1.0, cost) ** 0.5
 
 
 def _working_set(similarity: np.ndarray, positive: np.ndarray) -> np.ndarray:

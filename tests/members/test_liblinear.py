@@ -71,6 +71,14 @@ def test_working_sets_reach_the_objective_of_all_documents(texts, monkeypatch: p
     assert np.mean(best[0] == best[1]) > 0.98
 
 
+@pytest.mark.parametrize(("cost", "smallest"), [(0.25, 0.05), (1.0, 0.1), (4.0, 0.1)])
+def test_weights_are_kept_above_a_value_that_falls_with_small_costs(texts, cost: float, smallest: float) -> None:
+    rows, labels = texts
+    linear = LinearFit.of(LabelTree.from_cuts(np.arange(LABELS), []), rows, labels)
+    weights = np.abs(linear.fit(NodeRange(1, 0, LABELS), cost).data)
+    assert smallest < weights.min() < 1.1 * smallest
+
+
 def objectives(weights: sparse.csr_matrix, rows: sparse.csr_matrix, is_positive: np.ndarray) -> np.ndarray:
     """The objective of each classifier on all documents, with cost 1, float64 [labels]."""
     margins = (rows @ weights.T).toarray() * np.where(is_positive, 1, -1)
