@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from axml_ray.core import storage
-from axml_ray.core.files import check_fences
+from axml_ray.core.files import check_fences, whole_records
 
 log = logging.getLogger(__name__)
 
@@ -85,11 +85,7 @@ class Follower:
                 continue
             complete = content[: content.rfind(b"\n") + 1]  # the last line may still be being written
             self._offsets[path] = start + len(complete)
-            for line in complete.splitlines():
-                try:
-                    yield json.loads(line)
-                except ValueError:  # a line that a killed worker left incomplete
-                    continue
+            yield from whole_records(complete.splitlines())
 
 
 class PassProgress:

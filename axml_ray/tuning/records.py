@@ -1,12 +1,12 @@
 """Records of trials, as read from the files that Ray Tune writes of each: `params.json` and `result.json`."""
 
-import json
 import logging
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
+
+from axml_ray.core.files import read_json, whole_records
 
 log = logging.getLogger(__name__)
 
@@ -100,11 +100,9 @@ def read_trials(directory: Path) -> list[Trial]:
 
 def read_trial(directory: Path) -> Trial:
     """Return the trial in a directory of Tune, with each evaluation once: a resumed trial reports some again."""
-    config = json.loads((directory / PARAMETERS).read_text(encoding="utf-8"))
-    path, results = directory / RESULTS, []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.is_file() else []:
-        with suppress(ValueError):  # a line that a full disk cut
-            results.append(json.loads(line))
+    config = read_json(directory / PARAMETERS)
+    path = directory / RESULTS
+    results = list(whole_records(path.read_bytes().splitlines() if path.is_file() else ()))
     evaluations = [
         Scoring(**{name: result[name] for name in Scoring.__dataclass_fields__})
         for result in results

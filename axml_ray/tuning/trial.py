@@ -4,7 +4,6 @@ Trials share the prepared corpus, and label trees that were built with the same 
 no CPU, as its workers reserve theirs.
 """
 
-import json
 import logging
 import shutil
 import time
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from axml_ray.cluster.failures import record_failure
-from axml_ray.core.files import check_fences
+from axml_ray.core.files import check_fences, whole_records
 from axml_ray.core.lease import LeaseLostError, own
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import RunLayout
@@ -173,12 +172,7 @@ def earlier_scorings(settings: Experiment) -> Iterator[dict[str, Any]]:
     """Yield the records of evaluations in the journals of a trial that was interrupted."""
     for number in range(settings.ensemble.trees):
         journal = RunLayout(settings.run_directory).tree(number) / JOURNAL
-        lines = journal.read_text(encoding="utf-8").splitlines() if journal.is_file() else []
-        for line in lines:
-            try:
-                record = json.loads(line)
-            except ValueError:  # a line that a killed worker left incomplete
-                continue
+        for record in whole_records(journal.read_bytes().splitlines() if journal.is_file() else ()):
             if "scoring" in record:
                 yield record
 

@@ -3,13 +3,13 @@
 Names and texts come from users: the template escapes everything, and charts escape theirs.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
+from axml_ray.core.files import whole_records
 from axml_ray.evaluation.metrics.metrics import CUTS
 from axml_ray.evaluation.reports.charts import Axis, Bars, Line, bar_chart, line_chart
 from axml_ray.evaluation.reports.examples import Example
@@ -49,11 +49,7 @@ def training_charts(journals: Sequence[Path]) -> list[Markup]:
     """Draw loss and validation nDCG@5 of each level, with one line per tree."""
     levels: dict[int, dict[int, dict[int, dict[str, Any]]]] = {}  # records by level, tree and step
     for journal in journals:
-        for line in journal.read_text(encoding="utf-8").splitlines() if journal.is_file() else ():
-            try:
-                record = json.loads(line)
-            except ValueError:  # the last line of a job that was killed
-                continue
+        for record in whole_records(journal.read_bytes().splitlines() if journal.is_file() else ()):
             if "step" in record:
                 # A resumed job repeats the steps since its checkpoint; the later record belongs to the final weights.
                 levels.setdefault(record["level"], {}).setdefault(record["tree"], {})[record["step"]] = record
