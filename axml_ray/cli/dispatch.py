@@ -36,6 +36,8 @@ def main(argv: list[str] | None = None) -> None:
     if not argv:
         parser.print_help()
         raise SystemExit(2)
+    if argv[0] == "help":
+        argv = [*argv[1:], "--help"]
     if argv[0].startswith("-"):
         parser.parse_args(argv[:1])
     name, *rest = argv

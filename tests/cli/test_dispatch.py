@@ -29,6 +29,8 @@ def test_the_words_after_a_command_are_its_own(monkeypatch: pytest.MonkeyPatch) 
     [
         ([], 2, "out", "usage: axml-ray"),
         (["--help"], 0, "out", "  doctor "),
+        (["help"], 0, "out", "  doctor "),
+        (["help", "plan"], 0, "out", "usage: axml-ray plan"),
         (["--version"], 0, "out", "axml-ray 0."),
         (["--hlep"], 2, "err", "error: "),
         (["trian"], 2, "err", "error: command line: trian: unknown command; did you mean 'train'?"),
