@@ -57,6 +57,24 @@ def test_block_size_does_not_change_results(monkeypatch):
     assert bootstrap_intervals(one, resamples=100, seed=2) != whole[0]
 
 
+@pytest.mark.parametrize("documents", [1_000, 1_001, 1_999, 7_777])
+def test_groups_of_documents_vary_as_much_as_the_documents(documents, monkeypatch):
+    random = np.random.default_rng(7)
+    attainable = random.random(documents) + 0.5
+    one, other = (
+        document_scores(each, attainable, attainable * each) for each in random.random((2, documents)) ** [[1], [1.05]]
+    )
+    alone = bootstrap_intervals(one), compare_paired(one, other)
+    monkeypatch.setattr(resampling, "MOST_GROUPS", 800)
+    grouped = bootstrap_intervals(one), compare_paired(one, other)
+    for name in ("P@1", "PSP@5"):
+        width = alone[0][name][1] - alone[0][name][0]
+        assert grouped[0][name] == pytest.approx(alone[0][name], abs=0.1 * width)
+        assert grouped[1][name].points == alone[1][name].points
+        assert grouped[1][name].interval == pytest.approx(alone[1][name].interval, abs=0.15 * width)
+        assert grouped[1][name].p == pytest.approx(alone[1][name].p, abs=0.1)
+
+
 def test_p_value_agrees_with_enumerating_all_swaps():
     one = document_scores([0.9, 0.8, 0.7, 0.9, 0.4, 0.6, 0.8, 0.3])
     other = document_scores([0.5, 0.7, 0.6, 0.9, 0.5, 0.2, 0.6, 0.2])
