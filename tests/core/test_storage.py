@@ -337,13 +337,8 @@ def test_the_cache_is_trimmed_by_a_process_that_is_its_only_user(
 # The lease of a run at a URL
 
 
-@pytest.fixture
-def short_lease(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leases, "LEASE_SECONDS", 2.0)
+def test_a_second_owner_of_a_url_is_refused(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.05)
-
-
-def test_a_second_owner_of_a_url_is_refused(bucket: Any, short_lease: None) -> None:
     run = absolute(f"s3://{bucket.name}/runs/mine")
     with own(run) as lease:
         with pytest.raises(SettingsError, match="s3://"), own(run):
@@ -353,9 +348,9 @@ def test_a_second_owner_of_a_url_is_refused(bucket: Any, short_lease: None) -> N
     assert bucket.names() == ["runs/mine/a.json"] and not fences
 
 
-def test_an_owner_that_lost_a_url_publishes_nothing_more(
-    bucket: Any, short_lease: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_owner_that_lost_a_url_publishes_nothing_more(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leases, "LEASE_SECONDS", 2.0)
+    monkeypatch.setattr(leases, "HEARTBEAT_SECONDS", 0.05)
     run = absolute(f"s3://{bucket.name}/runs/mine")
     monkeypatch.setattr(leases, "_machine", lambda: "another machine")  # so that the process counts as unknown
     with pytest.raises(LeaseLostError), own(run) as lease:
