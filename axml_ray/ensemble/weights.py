@@ -1,4 +1,4 @@
-"""Weights of the kinds of members, fitted on validation documents before frequency calibration. Not in the paper.
+"""Weights of the kinds of members, and frequency calibration by them, fitted on validation documents. Not in the paper.
 
 A kind that helps on one corpus harms on another. So the weight of each kind is fitted; the members of a kind keep their
 relative weights. The gain of a vector of weights w over the preset's weights p is the mean over N documents
@@ -10,7 +10,8 @@ grows with the distance from the preset's weights, and falls with √N: few docu
 
 The ensemble must not rank worse than by the preset's weights, or than one of its kinds. So the chosen weights, those of
 the preset and each kind alone rank documents that they were not fitted on, all calibrated alike. If one of these is
-better by more than a standard error of the difference, it is taken.
+better by more than a standard error of the difference, it is taken. In the same way the calibration, which is fitted to
+probabilities, must not rank worse than the mean that it calibrates: scores are left unchanged then.
 
 Legend: N documents, M members, K kinds, G vectors of weights, U candidate labels of a document.
 """
@@ -28,8 +29,8 @@ from pydantic import Field, ValidationError
 
 from axml_ray.core.files import read_json, write_json
 from axml_ray.core.topk import TopK
-from axml_ray.ensemble.combiner import Combiner, MemberWeights, Validation, out_of_fold
-from axml_ray.ensemble.frequency import FrequencyCalibration
+from axml_ray.ensemble.combiner import FOLDS, Combiner, Mean, MemberWeights, Validation, out_of_fold
+from axml_ray.ensemble.frequency import Coefficients, FrequencyCalibration
 from axml_ray.evaluation.metrics.metrics import ndcg_at
 from axml_ray.settings import Settings
 
@@ -47,7 +48,7 @@ MIN_DOCUMENTS = 10
 HALVES = 2
 """Number of folds of the comparison with each kind alone; more would take most of the time of a fit."""
 FILE, FORMAT = "weights.json", "axml-ray weights of kinds"
-PRESET, FITTED = "preset", "fitted"
+PRESET, FITTED, UNCALIBRATED = "preset", "fitted", "uncalibrated"
 Finite = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -60,7 +61,7 @@ class KindWeights(Settings):
     """Number of documents that they were fitted on."""
     scores: dict[str, Finite]
     """nDCG@5 in percent on documents held out from the fit: by the preset's weights (`preset`), by the fitted ones
-    (`fitted`), and by each kind alone."""
+    (`fitted`), by each kind alone, and by those of them that were taken without calibration (`uncalibrated`)."""
 
 
 class TopCalibration(FrequencyCalibration):
@@ -133,37 +134,37 @@ class PenalisedWeights(Combiner):
 
 
 class FittedWeights(PenalisedWeights):
-    """Penalised weights, unless the preset's or one kind alone rank better."""
+    """Penalised weights with calibration, unless the preset's, one kind alone, or no calibration rank better."""
 
     @classmethod
     def fit(cls, validation: Validation, k: int) -> Self:
         """Choose the weights, compare them with fixed ones on held-out documents, and fit the calibration."""
-        preset = kind_weights(validation.members)
-        if len(preset) == 1:
-            return cls.of(preset, validation, k)
-        fixed = {PRESET: preset, **{kind: {other: float(other == kind) for other in preset} for kind in preset}}
-        scores = held_out_quality(validation, fixed)
-        gains = {name: scores[name] - scores[FITTED] for name in fixed}
-        best = max(fixed, key=lambda name: float(gains[name].mean()))
-        if gains[best].mean() > standard_error(gains[best]):
-            chosen = cls.of(fixed[best], validation, k)
-        else:
-            chosen = super().fit(validation, k)
+        preset, short = kind_weights(validation.members), _cut(validation)
+        chosen, scores = cls.of(preset, validation, k), {}
+        if len(preset) > 1:
+            fixed = {PRESET: preset, **{kind: {other: float(other == kind) for other in preset} for kind in preset}}
+            scores = {name: _held_out(TopCalibration, _reweighted(short, w), HALVES) for name, w in fixed.items()}
+            scores[FITTED] = _held_out(PenalisedWeights, short, HALVES)
+            best = max(fixed, key=lambda name: float(scores[name].mean()))
+            is_fixed = _is_better(scores[best], scores[FITTED])
+            chosen = cls.of(fixed[best], validation, k) if is_fixed else super().fit(validation, k)
+        calibration, weighted = chosen.calibration, _reweighted(short, chosen.kinds.weights)
+        scores[UNCALIBRATED] = _held_out(Mean, weighted)
+        if _is_better(scores[UNCALIBRATED], _held_out(TopCalibration, weighted)):
+            calibration = TopCalibration(Coefficients(), validation.counts)
         means = {name: 100 * float(of_documents.mean()) for name, of_documents in scores.items()}
-        return cls(chosen.kinds.model_copy(update={"scores": means}), chosen.calibration)
+        return cls(chosen.kinds.model_copy(update={"scores": means}), calibration)
 
 
-def held_out_quality(validation: Validation, fixed: Mapping[str, Mapping[str, float]]) -> dict[str, np.ndarray]:
-    """Return nDCG@5 of each document by combiners that were fitted on the others: float64 [N] by name.
+def _held_out(combiner: type[Combiner], validation: Validation, folds: int = FOLDS) -> np.ndarray:
+    """Return nDCG@5 of each document by a combiner that was fitted on the others, float64 [N]."""
+    labels, truth = out_of_fold(combiner, validation, CALIBRATED, folds).labels, validation.truth
+    return ndcg_at(labels, truth.values, truth.offsets, MEASURED)
 
-    These are `fixed` weights by name, and penalised weights as `FITTED`.
-    """
-    short, truth = _cut(validation), validation.truth
-    rankings = {
-        name: out_of_fold(TopCalibration, _reweighted(short, w), CALIBRATED, HALVES) for name, w in fixed.items()
-    }
-    rankings[FITTED] = out_of_fold(PenalisedWeights, short, CALIBRATED, HALVES)
-    return {name: ndcg_at(ranking.labels, truth.values, truth.offsets, MEASURED) for name, ranking in rankings.items()}
+
+def _is_better(one: np.ndarray, other: np.ndarray) -> bool:
+    """Return whether the quality of documents, float64 [N], is above another by more than a standard error."""
+    return bool((one - other).mean() > standard_error(one - other))
 
 
 def kind_weights(members: MemberWeights) -> dict[str, float]:

@@ -16,6 +16,7 @@ from axml_ray.core.ragged import Ragged
 from axml_ray.core.topk import TopK
 from axml_ray.ensemble.combiner import MemberWeights, Validation, out_of_fold
 from axml_ray.ensemble.ensemble import Combination
+from axml_ray.ensemble.frequency import Coefficients
 from axml_ray.ensemble.weights import (
     CALIBRATED,
     FILE,
@@ -130,6 +131,33 @@ class TestPenalty:
         assert choose(np.stack([0 * gain, gain, 2 * gain - 0.1])) == 1
 
 
+class TestCalibration:
+    def test_one_that_ranks_held_out_documents_worse_than_the_mean_is_left_out(self):
+        validation, new = self.simulate(seed=0), self.simulate(seed=1)
+        fitted = FittedWeights.fit(validation, K)
+        assert fitted.calibration.coefficients == Coefficients()
+        calibrated = TopCalibration.fit(validation, K).rank(new.members, new.rankings, K)
+        assert ndcg(fitted.rank(new.members, new.rankings, K), new).mean() > ndcg(calibrated, new).mean() + 0.03
+
+    def test_one_that_helps_is_kept(self):
+        validation = self.simulate(seed=0, odds_of_frequent=(3.0, 3.0, 3.0))
+        assert FittedWeights.fit(validation, K).calibration.coefficients.frequency > 0
+
+    def simulate(self, seed: int, odds_of_frequent: tuple[float, ...] = (4.8, 1.0, -5.5)) -> Validation:
+        """Return ten ranked labels of 300 documents: the first three, the next and the last are more or less often true
+        if they are frequent, which no linear model of log-odds describes if the signs differ."""
+        random = np.random.default_rng(seed)
+        labels = np.argsort(random.random((300, LABELS)), axis=1)[:, :10].astype(np.int32)
+        scores = -np.sort(random.normal(0, 0.02, (300, 10)) - np.linspace(0.9, 0.1, 10), axis=1)
+        counts = np.where(np.arange(LABELS) < LABELS // 2, 2, 200)
+        by_rank, odds = np.repeat([0, 1, 2], [3, 3, 4]), np.array([1.6, 0.7, -0.4])
+        odds = odds[by_rank] + np.array(odds_of_frequent)[by_rank] * (np.sign(counts[labels] - 100) / 2)
+        is_true = random.random((300, 10)) < 1 / (1 + np.exp(-odds))
+        truth = Ragged.from_rows([np.sort(row[hit]) for row, hit in zip(labels, is_true, strict=True)])
+        ranking = TopK(labels, np.clip(scores, 0.001, 0.999).astype(np.float32))
+        return Validation(MemberWeights(["knn"], [1.0]), [ranking], truth, counts)
+
+
 class TestVectors:
     @given(st.integers(1, 6))
     def test_the_grid_has_the_preset_first_and_each_kind_alone(self, kinds):
@@ -215,7 +243,7 @@ class TestFile:
         fitted.save(tmp_path)
         loaded = FittedWeights.load(tmp_path, COUNTS)
         assert loaded.kinds == fitted.kinds and loaded.calibration.coefficients == fitted.calibration.coefficients
-        assert set(loaded.about()["scores"]) == {"preset", "fitted", "linear_tree", "knn"}
+        assert set(loaded.about()["scores"]) == {"preset", "fitted", "linear_tree", "knn", "uncalibrated"}
         assert loaded.about()["documents"] == 60
 
     @pytest.mark.parametrize(

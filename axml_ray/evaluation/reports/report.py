@@ -91,7 +91,7 @@ def weights_table(about: Mapping[str, Any]) -> Table:
 
     Args:
         about: ``weights`` by kind, the number of ``documents``, and ``scores``: nDCG@5 of each kind alone, by the
-            preset's weights (``preset``), and by the fitted ones (``fitted``).
+            preset's weights (``preset``), by the fitted ones (``fitted``), and without calibration (``uncalibrated``).
     """
     scores = {name: f"{score:.2f}" for name, score in about["scores"].items()}
     columns = ("", "weight", "held-out nDCG@5")
@@ -99,8 +99,9 @@ def weights_table(about: Mapping[str, Any]) -> Table:
     for kind, weight in about["weights"].items():
         table.add_row(title_of(kind), f"{weight:.2f}", scores.get(kind, "–"))
     table.add_section()
-    for name in ("preset", "fitted"):
-        table.add_row(f"by the {name} weights", "", scores.get(name, "–"))
+    rows = {"preset": "by the preset weights", "fitted": "by the fitted weights", "uncalibrated": "without calibration"}
+    for name, title in rows.items():
+        table.add_row(title, "", scores.get(name, "–"))
     return table
 
 
