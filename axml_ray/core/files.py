@@ -16,7 +16,7 @@ import re
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -361,9 +361,9 @@ def write_json_once(path: Path, content: Any) -> Any:
     return read_json(path)
 
 
-def whole_records(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
+def whole_records(content: bytes) -> Iterator[dict[str, Any]]:
     """Yield the records of a journal of JSON lines, without those that a killed process or a full disk cut."""
-    for line in lines:
+    for line in content.splitlines():
         try:
             record = json.loads(line)
         except ValueError:

@@ -61,7 +61,7 @@ class KindWeights(Settings):
     """Number of documents that they were fitted on."""
     scores: dict[str, Finite]
     """nDCG@5 in percent on documents held out from the fit: by the preset's weights (`preset`), by the fitted ones
-    (`fitted`), by each kind alone, and by those of them that were taken without calibration (`uncalibrated`)."""
+    (`fitted`), by each kind alone, and by `weights` without calibration (`uncalibrated`)."""
 
 
 class TopCalibration(FrequencyCalibration):
@@ -140,8 +140,10 @@ class FittedWeights(PenalisedWeights):
     def fit(cls, validation: Validation, k: int) -> Self:
         """Choose the weights, compare them with fixed ones on held-out documents, and fit the calibration."""
         preset, short = kind_weights(validation.members), _cut(validation)
-        chosen, scores = cls.of(preset, validation, k), {}
-        if len(preset) > 1:
+        scores = {}
+        if len(preset) == 1:
+            chosen = cls.of(preset, validation, k)
+        else:
             fixed = {PRESET: preset, **{kind: {other: float(other == kind) for other in preset} for kind in preset}}
             scores = {name: _held_out(TopCalibration, _reweighted(short, w), HALVES) for name, w in fixed.items()}
             scores[FITTED] = _held_out(PenalisedWeights, short, HALVES)

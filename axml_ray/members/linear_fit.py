@@ -348,7 +348,7 @@ class _Siblings:
 def smallest_weight(cost: float) -> float:
     """Return the absolute value up to which weights are dropped.
 
-    A cost below 1 makes all weights smaller; with its square root, about as many are kept as with a cost of 1.
+    A cost below 1 makes all weights smaller; its square root keeps their number near that of a cost of 1.
     """
     return SMALLEST_WEIGHT * min(1.0, cost) ** 0.5
 

@@ -85,7 +85,7 @@ class Follower:
                 continue
             complete = content[: content.rfind(b"\n") + 1]  # the last line may still be being written
             self._offsets[path] = start + len(complete)
-            yield from whole_records(complete.splitlines())
+            yield from whole_records(complete)
 
 
 class PassProgress:

@@ -102,7 +102,7 @@ def read_trial(directory: Path) -> Trial:
     """Return the trial in a directory of Tune, with each evaluation once: a resumed trial reports some again."""
     config = read_json(directory / PARAMETERS)
     path = directory / RESULTS
-    results = list(whole_records(path.read_bytes().splitlines() if path.is_file() else ()))
+    results = list(whole_records(path.read_bytes() if path.is_file() else b""))
     evaluations = [
         Scoring(**{name: result[name] for name in Scoring.__dataclass_fields__})
         for result in results

@@ -172,7 +172,7 @@ def earlier_scorings(settings: Experiment) -> Iterator[dict[str, Any]]:
     """Yield the records of evaluations in the journals of a trial that was interrupted."""
     for number in range(settings.ensemble.trees):
         journal = RunLayout(settings.run_directory).tree(number) / JOURNAL
-        for record in whole_records(journal.read_bytes().splitlines() if journal.is_file() else ()):
+        for record in whole_records(journal.read_bytes() if journal.is_file() else b""):
             if "scoring" in record:
                 yield record
 

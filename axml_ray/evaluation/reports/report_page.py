@@ -49,7 +49,7 @@ def training_charts(journals: Sequence[Path]) -> list[Markup]:
     """Draw loss and validation nDCG@5 of each level, with one line per tree."""
     levels: dict[int, dict[int, dict[int, dict[str, Any]]]] = {}  # records by level, tree and step
     for journal in journals:
-        for record in whole_records(journal.read_bytes().splitlines() if journal.is_file() else ()):
+        for record in whole_records(journal.read_bytes() if journal.is_file() else b""):
             if "step" in record:
                 # A resumed job repeats the steps since its checkpoint; the later record belongs to the final weights.
                 levels.setdefault(record["level"], {}).setdefault(record["tree"], {})[record["step"]] = record
