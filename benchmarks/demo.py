@@ -8,7 +8,7 @@ environment, so both have the same packages and therefore the same texts. Ten mi
 avx2`, PyTorch and oneDNN use no AVX-512 instructions, so a newer processor behaves as most laptops do.
 
 Figures: `seconds`, the median of the whole runs; `first_scores_seconds`, to the first table; `P@5` and `nDCG@5` of the
-ensemble and `without_networks_P@5`, as medians, in percent; with `--against` also `other_seconds`, `other_P@5`,
+ensemble and `P@5_without_networks`, as medians, in percent; with `--against` also `other_seconds`, `other_P@5`,
 `other_nDCG@5`, and `ratio`, the median over the rounds of our seconds over the other's.
 """
 
@@ -102,7 +102,7 @@ def run_demo(repository: Path, home: Path, settings: Sequence[str], isa: str | N
 
     Returns:
         `seconds` of the process, `first_scores_seconds` (None if it prints no such table), `phases` by name, and the
-        scores `P@5`, `nDCG@5` and `without_networks_P@5` (None if it is not reported).
+        scores `P@5`, `nDCG@5` and `P@5_without_networks` (None if it is not reported).
 
     Raises:
         SettingsError: the job failed.
@@ -132,7 +132,7 @@ def run_demo(repository: Path, home: Path, settings: Sequence[str], isa: str | N
         "documents": metrics["documents"],
         "P@5": metrics["ensemble"]["P@5"],
         "nDCG@5": metrics["ensemble"]["nDCG@5"],
-        "without_networks_P@5": (metrics.get("without_networks") or {}).get("P@5"),
+        "P@5_without_networks": (metrics.get("without_networks") or {}).get("P@5"),
     }
 
 
@@ -141,7 +141,7 @@ def figures(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     medians: dict[str, float] = {}
     for side, prefix in ((OURS, ""), (OTHER, "other_")):
         of_side = [row for row in rows if row["side"] == side]
-        for name in ("seconds", "first_scores_seconds", "P@5", "nDCG@5", "without_networks_P@5"):
+        for name in ("seconds", "first_scores_seconds", "P@5", "nDCG@5", "P@5_without_networks"):
             values = [row[name] for row in of_side if row[name] is not None]
             if values:
                 medians[prefix + name] = statistics.median(values)

@@ -31,9 +31,9 @@ and what it has measured by then is in its file. The exit code is 1 if a part fa
 Figures: `parity` (largest relative error of the logits), `level1_ms`, `deep_ms`, `deep_short_ms`, `share_of_floor`
 (time of the matrix products alone, of the time of these three steps), `deep_kernel_ms`, `kernel_error` (relative error
 of the change of the label table in some steps), `amazon670k_hours`, `amazon3m_hours`, `memory_share_of_plan` (largest
-peak, of what the plan says); `predict_3_trees_500_words_per_s` and so on, `resume_differing_tensors`,
-`gloo_float32_loss_error`, `nccl_collectives` (of four); and of a corpus `corpus_level1_nDCG@5` and so on (validation),
-`corpus_seconds`, `corpus_P@1`, `corpus_P@5`, `corpus_nDCG@5`.
+peak, of what the plan says); `predict_docs_per_second` (three trees, 500 words), `predict_3_trees_250_words_per_s` and
+so on, `resume_differing_tensors`, `gloo_float32_loss_error`, `nccl_collectives` (of four); and of a corpus
+`corpus_level1_nDCG@5` and so on (validation), `corpus_seconds`, and with its name `NAME_P@1` to `NAME_nDCG@5`.
 """
 
 import argparse

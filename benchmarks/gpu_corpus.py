@@ -143,7 +143,7 @@ def train_and_score(directory: Path, device: torch.device, quick: bool) -> Itera
         scores.add(top, test.labels.values, test.labels.offsets)
         result = scores.result()
         figures = {"corpus_seconds": trained - began, "corpus_test_seconds": scored - trained}
-        figures |= {f"corpus_{name}": result[name] for name in MEASURES}
+        figures |= {f"{directory.name}_{name}": result[name] for name in MEASURES}
         yield figures, [{"documents": len(test), "fingerprint": run.corpus.fingerprint, **figures}]
 
 

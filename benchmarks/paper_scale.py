@@ -16,11 +16,11 @@ one, have frequencies that fall as in natural text, and most labels have few tex
 
 `--quick` has 60,000 labels and 6,000 texts, and ends within ten minutes on two cores.
 
-Figures: `PHASE_seconds`, `PHASE_gib` (peak of the sum of proportional set sizes over all processes) and
-`PHASE_process_gib` (of the largest process), `run_gib` and `bundle_gib` on disk, `opening_seconds`, `opening_mib` and
-`second_opening_mib` (private memory that a first and a second process take to open the bundle), `tagging_ms` a text,
-`documents_per_second` of batch prediction, `server_ms` a text; `P@1` to `P@5` and `R@5` of each band of frequency in
-percent, `MEMBER_P@5`, next to `frequent_P@5` of always ranking the labels with the most training documents.
+Figures: `peak_gib` (of the sum of proportional set sizes over all processes), `largest_process_gib`, and of each phase
+`seconds_PHASE`, `peak_gib_PHASE` and `largest_process_gib_PHASE`; `run_gib` and `bundle_gib` on disk; `open_seconds`,
+`open_gib` and `second_open_gib` (private memory that a first and a second process take to open the bundle),
+`tagging_ms` a text, `predict_docs_per_second` of batch prediction, `server_ms` a text; `P@1` to `P@5` and `R@5` of each
+band of frequency in percent, `MEMBER_P@5`, next to `frequent_P@5` of always ranking the most frequent labels.
 """
 
 import argparse
@@ -34,6 +34,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,7 @@ from scale import ranks
 from serving import server
 
 from axml_ray.core.files import file_bytes, read_json, write_json
+from axml_ray.corpus.counts import count_corpus
 from axml_ray.inference.bundle.export import export_bundle
 from axml_ray.progress.heartbeat import phase
 from axml_ray.progress.reporter import Reporter, report_to
@@ -96,15 +98,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         {"labels": labels, "documents": documents, "test_documents": test, "workers": options.workers, **measured}
     )
     figures: dict[str, float] = {
-        f"{row['phase'].replace(' ', '_')}_{name}": row[name]
+        f"{name}_{row['phase'].replace(' ', '_')}": row[name]
         for row in rows[:-1]
-        for name in ("seconds", "gib", "process_gib")
+        for name in ("seconds", "peak_gib", "largest_process_gib")
     }
     figures |= {name: value for name, value in measured.items() if isinstance(value, int | float)}
-    figures |= {
-        "gib": max(row["gib"] for row in rows[:-1]),
-        "process_gib": max(row["process_gib"] for row in rows[:-1]),
-    }
+    figures |= {name: max(row[name] for row in rows[:-1]) for name in ("peak_gib", "largest_process_gib")}
     Console().print(table(rows[:-1]))
     results_file.write(path, figures, rows)
 
@@ -175,6 +174,7 @@ def measure(home: Path, labels: int, documents: int, workers: int) -> dict[str, 
     figures: dict[str, Any] = {
         "run_gib": file_bytes(settings.run_directory) / 2**30,
         "bundle_gib": file_bytes(bundle) / 2**30,
+        "counts": asdict(count_corpus(settings)),
         "scores": metrics["ensemble"],
         "members": metrics["members"],
         "bands": metrics["bands"],
@@ -188,12 +188,12 @@ def measure(home: Path, labels: int, documents: int, workers: int) -> dict[str, 
     with phase("opening and tagging"):
         first, second = open_twice(bundle, test)
     figures |= {
-        "opening_seconds": first["seconds"], "tagging_ms": first["ms"],
-        "opening_mib": first["private_mib"], "second_opening_mib": second["private_mib"],
+        "open_seconds": first["seconds"], "tagging_ms": first["ms"],
+        "open_gib": first["private_mib"] / 2**10, "second_open_gib": second["private_mib"] / 2**10,
     }  # fmt: skip
     began, count = time.perf_counter(), round(TEST_SHARE * documents)
     predict_test(bundle, test, home / "predictions")
-    figures["documents_per_second"] = count / (time.perf_counter() - began)
+    figures["predict_docs_per_second"] = count / (time.perf_counter() - began)
     with phase("server"), server(bundle, together=True) as (url, _):
         figures["server_ms"] = ask_server(url, test)
     return figures
@@ -269,7 +269,7 @@ class Phases(Reporter):
     def begin_phase(self, name: str) -> None:
         """Begin to count costs for a phase."""
         if not self._open:
-            self.costs.setdefault(name, {"seconds": 0.0, "gib": 0.0, "process_gib": 0.0})
+            self.costs.setdefault(name, {"seconds": 0.0, "peak_gib": 0.0, "largest_process_gib": 0.0})
             self._counted = time.perf_counter()
         self._open.append(name)
 
@@ -306,7 +306,8 @@ class Phases(Reporter):
             cost["seconds"], self._counted = cost["seconds"] + now - self._counted, now
             processes = [os.getpid(), *descendants(os.getpid())]
             sizes = [proportional_bytes(process) / 2**30 for process in processes]
-            cost["gib"], cost["process_gib"] = max(cost["gib"], sum(sizes)), max(cost["process_gib"], *sizes)
+            cost["peak_gib"] = max(cost["peak_gib"], sum(sizes))
+            cost["largest_process_gib"] = max(cost["largest_process_gib"], *sizes)
             write_json(self._path, self.costs)
 
 
@@ -316,7 +317,8 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
     for name in ("phase", "seconds", "GiB of all", "of the largest process"):
         shown.add_column(name, justify="left" if name == "phase" else "right")
     for row in rows:
-        shown.add_row(row["phase"], f"{row['seconds']:,.0f}", f"{row['gib']:.2f}", f"{row['process_gib']:.2f}")
+        memory = (f"{row[name]:.2f}" for name in ("peak_gib", "largest_process_gib"))
+        shown.add_row(row["phase"], f"{row['seconds']:,.0f}", *memory)
     return shown
 
 

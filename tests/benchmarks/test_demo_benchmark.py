@@ -22,7 +22,7 @@ def demo(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def row(side: str, number: int, seconds: float, first: float | None = None) -> dict[str, Any]:
-    scores = {"P@5": 58.0, "nDCG@5": 71.0, "without_networks_P@5": None if first is None else 55.0}
+    scores = {"P@5": 58.0, "nDCG@5": 71.0, "P@5_without_networks": None if first is None else 55.0}
     return {"side": side, "round": number, "seconds": seconds, "first_scores_seconds": first, **scores}
 
 

@@ -71,7 +71,7 @@ def test_a_whole_corpus_from_a_compact_copy(tmp_path):
     corpus = write_corpus(tmp_path / "corpora" / "tiny")
     copy = write_compact(corpus, tmp_path / "compact" / "tiny", 5, 1_000)
     found = results(tmp_path, "--only", "corpus", "--corpus", str(copy.directory))
-    assert found["figures"]["corpus_seconds"] > 0 and 0 <= found["figures"]["corpus_P@1"] <= 100
+    assert found["figures"]["corpus_seconds"] > 0 and 0 <= found["figures"]["tiny_P@1"] <= 100
     *levels, scores = found["rows"]
     assert levels and all(row["documents_per_second"] > 0 and 0 <= row["valid_nDCG@5"] <= 100 for row in levels)
     assert scores["documents"] == corpus.documents("test") and scores["fingerprint"] == copy.fingerprint
@@ -110,8 +110,9 @@ def test_an_error_in_training_ends_the_part(tmp_path, monkeypatch):
 
 def test_predict(tmp_path):
     found = results(tmp_path, "--only", "predict")
-    assert len(found["figures"]) == 8 and all(row["documents_per_second"] > 0 for row in found["rows"])
+    assert len(found["figures"]) == 9 and all(row["documents_per_second"] > 0 for row in found["rows"])
     assert [row["trees"] for row in found["rows"]] == [1] * 6 + [3] * 2
+    assert found["figures"]["predict_docs_per_second"] == found["rows"][-1]["documents_per_second"]
 
 
 def test_resume(tmp_path):

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from paper_scale import settings_of
 
 from axml_ray.core.memory import PREDICTOR_BYTES, PROCESS_BYTES
 from axml_ray.corpus.counts import PREPARING_BYTES, Counts, count_corpus
@@ -108,26 +109,27 @@ def test_memory_that_was_measured() -> None:
         assert 1 <= needed[row["phase"]] / GIB / row["gib"] < 1.5, row["phase"]
 
 
-def test_a_whole_run_that_was_measured() -> None:
-    """Largest process of each phase, and disk, of `benchmarks/paper_scale.py --quick`, within a factor of 1.5."""
-    found = json.loads((ROOT / "benchmarks/results/paper-scale-quick.json").read_text())
-    counts = Counts(**json.loads((ROOT / "benchmarks/results/phases.json").read_text())["rows"][-1]["counts"])
-    settings = expected(
-        counts.labels, counts.documents, tree={"height": 2, "cluster_size": 8, "beam": 160},
-        network={"hidden": 64, "fully_connected": [64]}, training={"epochs": [1, 1], "batch_size": 200},
-        ensemble={"trees": 1}, resources={"workers": 1, "cpus_per_worker": 1.0},
-    )  # fmt: skip
+@pytest.mark.parametrize("name", ["paper-scale-quick", "paper-scale-25000", "paper-scale-workers2"])
+def test_a_whole_run_that_was_measured(name: str, tmp_path: Path) -> None:
+    """Largest process of each phase, and disk, of `benchmarks/paper_scale.py`, within a factor of 1.5."""
+    found = json.loads((ROOT / f"benchmarks/results/{name}.json").read_text())
+    run, counts = found["rows"][-1], Counts(**found["rows"][-1]["counts"])
+    settings = settings_of(tmp_path, run["labels"], run["workers"])
     machines = Machines(
         accelerator=False, units=2, unit_share=1, memory=23.5, memory_source="a test", shared=True, width=2
     )
     phases = {phase.name: phase for phase in make_plan(settings, counts, machines).phases}
     names = {"label trees": "cluster", "networks": "network tree"}
-    for name in ("prepare", "label trees", "linear tree", "knn", "networks", "predict", "evaluate", "report"):
-        measured = found["figures"][f"{names.get(name, name)}_process_gib".replace(" ", "_")]
-        assert 1 / 1.5 < phases[name].memory / GIB / measured < 1.5, name
-    run = ("label trees", "linear tree", "knn", "networks", "predict")
-    assert 1 / 1.5 < sum(phases[name].disk for name in run) / GIB / found["figures"]["run_gib"] < 1.5
-    assert 1 / 1.5 < phases["bundle"].disk / GIB / found["figures"]["bundle_gib"] < 1.5
+    compared = ("prepare", "label trees", "linear tree", "knn", "networks", "predict", "evaluate", "report")
+    # The report maps the largest member, of which it reads the less the more labels there are.
+    for phase in compared[:-1] if counts.labels > 1_000_000 else compared:
+        measured = found["figures"][f"largest_process_gib_{names.get(phase, phase)}".replace(" ", "_")]
+        assert 1 / 1.5 < phases[phase].memory / GIB / measured < 1.5, phase
+    kept = ("label trees", "linear tree", "knn", "networks", "predict")
+    assert 1 / 1.5 < sum(phases[phase].disk for phase in kept) / GIB / found["figures"]["run_gib"] < 1.5
+    # The plan is for float32; the benchmark exports networks in bfloat16.
+    bundle = (phases["bundle"].disk - phases["networks"].disk / 2) / GIB
+    assert 1 / 1.5 < bundle / found["figures"]["bundle_gib"] < 1.5
 
 
 def test_linear_trees_at_the_size_that_was_measured() -> None:
