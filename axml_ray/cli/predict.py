@@ -1,6 +1,6 @@
-"""Predict the labels of new texts with a bundle: from files of texts to Parquet or JSON lines.
+"""Predict the labels of new texts with a bundle: from files of texts to Parquet, JSON lines or CSV.
 
-    axml-ray predict --bundle bundles/quickstart --input texts.jsonl --output predictions [--format jsonl]
+    axml-ray predict --bundle bundles/quickstart --input texts.jsonl --output predictions [--format csv]
 
 After a stop, the same command continues with the missing shards. A text that cannot be read becomes a row with its id
 and an error; if all are such, the command fails.
@@ -53,7 +53,10 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--output", type=absolute, required=True, metavar="DIR", help="directory or URL of the predictions"
     )
-    parser.add_argument("--format", choices=("parquet", "jsonl"), default="parquet", help="format of the predictions")
+    parser.add_argument(
+        "--format", choices=("parquet", "jsonl", "csv"), default="parquet",
+        help="format of the predictions; csv has a row for each label of a text",
+    )  # fmt: skip
     parser.add_argument("--top-k", type=count, default=5, metavar="N", help="largest number of labels of a text")
     group = parser.add_mutually_exclusive_group()
     group.add_argument(

@@ -245,7 +245,7 @@ def train(
 def adapted(settings: Experiment, corpus: Corpus) -> Experiment:
     """Return the settings with the choices of the preset `auto` for a corpus; other presets are unchanged."""
     if "preset" not in settings.given:
-        log.info("preset: %s, since none is named; preset: auto adds other members and fits the corpus", settings.preset)
+        log.info("preset: %s, since none is named; auto adds members and fits the corpus", settings.preset)
     documents, labels, words = corpus.documents("train"), corpus.trained, corpus.mean_words
     settings, choices = adapt(settings, documents, labels, words, local_cpus())
     for choice in choices:

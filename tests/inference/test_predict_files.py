@@ -7,6 +7,7 @@ import json
 import os
 import tracemalloc
 from pathlib import Path
+from typing import get_args
 from weakref import WeakSet
 
 import pyarrow as pa
@@ -34,6 +35,7 @@ from axml_ray.inference.predict.predict_files import (
     TextFile,
     predict_files,
 )
+from axml_ray.inference.predict.prediction_files import Format, read_errors, write_predictions
 from axml_ray.inference.predict.shards import JOB, claim_directory, unfinished_shards
 from axml_ray.runs.run import Run
 from axml_ray.settings import CorpusSettings
@@ -57,6 +59,29 @@ def rows_of(output: Path, form: str) -> list[dict]:
     for path in sorted(output.glob(f"part-*.{form}")):
         rows += pq.read_table(path).to_pylist() if form == "parquet" else map(json.loads, path.open())
     return rows
+
+
+def test_formats_hold_the_same(tmp_path: Path) -> None:
+    rows = [
+        {"id": "a", "labels": ["x;y", 'z"'], "names": ["X, Y", "Z\nz"], "scores": [0.5, 0.25],
+         "probabilities": [0.75, 0.5], "error": None},
+        {"id": "b", "labels": [], "names": [], "scores": [], "probabilities": [], "error": None},
+        {"id": "c,1", "labels": [], "names": [], "scores": [], "probabilities": [], "error": "not JSON"},
+    ]  # fmt: skip
+    for form in get_args(Format):
+        path = tmp_path / f"part-0.{form}"
+        write_predictions(rows, path, form)
+        assert list(read_errors(path, form)) == [("a", None), ("b", None), ("c,1", "not JSON")]
+    for form in ("parquet", "jsonl"):
+        assert rows_of(tmp_path, form) == rows
+    table = csv.read_csv(tmp_path / "part-0.csv", parse_options=csv.ParseOptions(newlines_in_values=True))
+    assert table.column_names == ["id", "rank", "label", "name", "score", "probability", "error"]
+    assert [list(row.values()) for row in table.to_pylist()] == [
+        ["a", 1, "x;y", "X, Y", 0.5, 0.75, ""],
+        ["a", 2, 'z"', "Z\nz", 0.25, 0.5, ""],
+        ["b", None, "", "", None, None, ""],
+        ["c,1", None, "", "", None, None, "not JSON"],
+    ]
 
 
 def test_is_what_the_tagger_says(ray_cluster, inputs, bundle_directory, tmp_path):

@@ -1,15 +1,13 @@
 """Prediction of files of texts with a bundle."""
 
-import json
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import torch
 from pydantic import Field
 
@@ -26,6 +24,7 @@ from axml_ray.corpus.records.records import Fields, storable
 from axml_ray.corpus.text.tokenizer import beginning
 from axml_ray.inference.bundle.bundle import Bundle
 from axml_ray.inference.bundle.manifest import MANIFEST
+from axml_ray.inference.predict.prediction_files import TEXT, Format, read_errors, write_predictions
 from axml_ray.inference.predict.shards import ROWS, claim_directory, predict_shards
 from axml_ray.inference.tagger import Tag, Tagger
 from axml_ray.network.backends.devices import reserved_device
@@ -42,11 +41,6 @@ RESULT = "predictions.json"
 JOB_VERSION = 4
 """Version of the files' content: since 2 `threshold` is a probability, and a text without a word has no labels; since 3
 files of one name in several directories have distinct ids, and shards are limited in bytes."""
-TEXT, TEXTS, NUMBERS = pa.string(), pa.list_(pa.string()), pa.list_(pa.float32())
-PREDICTIONS = pa.schema(
-    {"id": TEXT, "labels": TEXTS, "names": TEXTS, "scores": NUMBERS, "probabilities": NUMBERS, "error": TEXT}
-)
-"""Columns of the predictions; the error is null unless the text could not be read or tagged."""
 DOCUMENTS = pa.schema({"id": TEXT, "text": pa.large_string(), "error": TEXT})
 """Columns of a shard of texts; one of text and error is null."""
 
@@ -54,7 +48,7 @@ DOCUMENTS = pa.schema({"id": TEXT, "text": pa.large_string(), "error": TEXT})
 class PredictionOptions(Settings):
     """Options of the predictions that are written."""
 
-    form: Literal["parquet", "jsonl"] = "parquet"
+    form: Format = "parquet"
     """Format of the files."""
     top_k: int = 5
     """Largest number of labels of a text."""
@@ -172,11 +166,7 @@ class BundlePredictor:
             }
             for document, of_text, error in zip(ids, tags, errors, strict=True)
         ]
-        if self.options.form == "parquet":
-            pq.write_table(pa.Table.from_pylist(rows, PREDICTIONS), path)
-        else:
-            with path.open("w", encoding="utf-8") as file:
-                file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        write_predictions(rows, path, self.options.form)
 
     def _tag(self, texts: list[str]) -> list[list[Tag] | Exception]:
         """Return the tags of each text, or why it cannot be tagged; the halves of a batch that fails are tried apart.
@@ -218,8 +208,8 @@ def predict_files(
     Args:
         bundle: directory of a bundle whose checksums were verified.
         readers: the readers of the texts.
-        output: directory in which `part-<reader>-<shard>.parquet` or `.jsonl` are written, with the columns or keys of
-            `PREDICTIONS`, lists best first; and, when all are complete, `predictions.json`.
+        output: directory in which `part-<reader>-<shard>.parquet`, `.jsonl` or `.csv` are written (`prediction_files`);
+            and, when all are complete, `predictions.json`.
         options: options of the predictions.
         actors: largest number of actors, each of which opens the bundle; by default Ray starts all that fit.
         cpus_per_actor: CPUs that are reserved for an actor, and its number of threads.
@@ -280,12 +270,9 @@ def predict_files(
         files = sorted(path.name for path in output.glob("part-*"))
         documents, failed = 0, []
         for name in files:
-            if options.form == "parquet":
-                rows = pq.read_table(output / name, columns=["id", "error"]).to_pylist()
-            else:
-                rows = [json.loads(line) for line in (output / name).open(encoding="utf-8")]
-            documents += len(rows)
-            failed += [f"{row['id']}: {row['error']}" for row in rows if row["error"] is not None]
+            problems = list(read_errors(output / name, options.form))
+            documents += len(problems)
+            failed += [f"{document}: {problem}" for document, problem in problems if problem is not None]
         result = {"format": "axml-ray predictions", "documents": documents, "errors": len(failed)}
         result |= {"first_error": failed[0] if failed else None, "files": files}
         write_json(output / RESULT, result)
