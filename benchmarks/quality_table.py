@@ -100,7 +100,7 @@ COMMANDS = {
 README_ROWS = {
     "eurlex4k_partial": ("omikuji 0.5.2, bonsai", "napkinxc 0.7.2, one_vs_all", "axml-ray, 3 trees, auto"),
     "eurlex57k": ("omikuji 0.5.2, bonsai", "napkinxc 0.7.2, one_vs_all", "axml-ray, one tree, auto"),
-    "tibkat": ("omikuji 0.5.2, bonsai", "Annif, Bonsai", "axml-ray, 3 trees"),
+    "tibkat": ("omikuji 0.5.2, bonsai", "Annif, Bonsai", "axml-ray, one tree, auto"),
     "docstrings": ("omikuji 0.5.2, bonsai", "axml-ray, one tree, auto"),
     "finna_titles": ("omikuji 0.5.2, bonsai", "axml-ray, one tree, auto"),
 }
@@ -168,9 +168,9 @@ def tables(results: Path) -> dict[str, Lines]:
     scored = {corpus: comparable(rows, untuned=False) for corpus, rows in fair.items() if any(row.ours for row in rows)}
     untuned = {corpus: comparable([row for row in rows if row.untuned], untuned=True) for corpus, rows in fair.items()}
     untuned = {corpus: rows for corpus, rows in untuned.items() if any(row.ours for row in rows)}
-    # README.md shows `auto` with networks, or else the tuned config.
+    # README.md shows `auto` with networks, or else the tuned config, and published scores.
     whole = {corpus for corpus, rows in untuned.items() if any(row.name.endswith(", auto") for row in rows)}
-    headline = scored | {corpus: untuned[corpus] for corpus in whole}
+    headline = {corpus: [*(untuned[corpus] if corpus in whole else ()), *rows] for corpus, rows in scored.items()}
     short = {
         corpus: [row for name in names for row in _named(headline.get(corpus, []), name)[:1]]
         for corpus, names in README_ROWS.items()
