@@ -121,15 +121,17 @@ def test_a_whole_run_that_was_measured(name: str, tmp_path: Path) -> None:
     phases = {phase.name: phase for phase in make_plan(settings, counts, machines).phases}
     names = {"label trees": "cluster", "networks": "network tree"}
     compared = ("prepare", "label trees", "linear tree", "knn", "networks", "predict", "evaluate", "report")
-    # The report maps the largest member, of which it reads the less the more labels there are.
+    # The report maps the largest member, of which it reads a smaller share the more labels there are.
     for phase in compared[:-1] if counts.labels > 1_000_000 else compared:
         measured = found["figures"][f"largest_process_gib_{names.get(phase, phase)}".replace(" ", "_")]
         assert 1 / 1.5 < phases[phase].memory / GIB / measured < 1.5, phase
     kept = ("label trees", "linear tree", "knn", "networks", "predict")
     assert 1 / 1.5 < sum(phases[phase].disk for phase in kept) / GIB / found["figures"]["run_gib"] < 1.5
-    # The plan is for float32; the benchmark exports networks in bfloat16.
-    bundle = (phases["bundle"].disk - phases["networks"].disk / 2) / GIB
-    assert 1 / 1.5 < bundle / found["figures"]["bundle_gib"] < 1.5
+    # The plan is for float32; the benchmark exports networks in bfloat16, which matters where they are large.
+    in_float32 = phases["bundle"].disk / GIB
+    in_bfloat16 = in_float32 - phases["networks"].disk / 2 / GIB
+    for planned_gib in (in_bfloat16,) if counts.labels > 100_000 else (in_float32, in_bfloat16):
+        assert 1 / 1.5 < planned_gib / found["figures"]["bundle_gib"] < 1.5
 
 
 def test_linear_trees_at_the_size_that_was_measured() -> None:

@@ -270,9 +270,9 @@ def predict_files(
         files = sorted(path.name for path in output.glob("part-*"))
         documents, failed = 0, []
         for name in files:
-            problems = list(read_errors(output / name, options.form))
-            documents += len(problems)
-            failed += [f"{document}: {problem}" for document, problem in problems if problem is not None]
+            texts = list(read_errors(output / name, options.form))
+            documents += len(texts)
+            failed += [f"{document}: {problem}" for document, problem in texts if problem is not None]
         result = {"format": "axml-ray predictions", "documents": documents, "errors": len(failed)}
         result |= {"first_error": failed[0] if failed else None, "files": files}
         write_json(output / RESULT, result)
