@@ -177,10 +177,6 @@ def _members(size: CorpusSize) -> list[Choice]:
     choices = []
     if size.has_names:
         choices.append(Choice("network.label_vector_init", "names", "labels have readable names to start attention at"))
-    if size.documents < SMALL_DOCUMENTS:
-        reason = f"{size.documents:,} training texts: linear classifiers learn more than networks from few texts"
-        choices.append(Choice("members.network_tree.weight", 0.2, reason))
-        choices.append(Choice("members.linear_tree.weight", 0.65, reason))
     if (refusal := knn_refusal(size.documents, size.words)) is not None:
         choices.append(Choice("members.knn.weight", 0.0, refusal))
     return choices
