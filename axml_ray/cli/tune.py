@@ -15,7 +15,7 @@ from dataclasses import replace
 from axml_ray.cli.console import count, job_with_flags, number, table_console
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.extras import require_extra
-from axml_ray.core.paths import url_of
+from axml_ray.core.paths import with_urls
 from axml_ray.settings import NAME, Experiment
 
 
@@ -68,8 +68,6 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     from axml_ray.workflow.train import adapted, prepare_corpus
 
     check_installed(settings.tracking)
-    if url_of(settings.runs):
-        raise SettingsError("runs: a sweep keeps its trials on a disk that all nodes share; give a path, not a URL")
     if settings.continue_from is not None:
         raise SettingsError(
             "continue_from: a sweep trains new networks; leave it and corpus.continues out of the config"
@@ -98,8 +96,8 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
         for name in (OUTCOME, PAGE, BEST):
             tracked.artifact("report", sweep.directory / name)
     table_console().print(table(trials, best))
-    print(f"Pictures: {sweep.directory / PAGE}")
-    print(f"Next: axml-ray train --config {sweep.directory / BEST}")
+    print(f"Pictures: {with_urls(sweep.directory / PAGE)}")
+    print(f"Next: axml-ray train --config {with_urls(sweep.directory / BEST)}")
 
 
 def _name(word: str) -> str:

@@ -11,8 +11,9 @@ from typing import Any
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
-from axml_ray.core.paths import absolute, paths_below
+from axml_ray.core.paths import absolute, is_url, paths_below
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.core.run_manifest import project_of, read_run_manifest
 from axml_ray.settings import Experiment
@@ -43,12 +44,13 @@ def load(config: str | Path | None = None, **overrides: Any) -> Experiment:
 
 
 def find_config(config: str | Path) -> Path:
-    """Return the path of a config: a file that exists, otherwise the config of this name in the package.
+    """Return the path of a config: a file that exists, perhaps at a URL, or the config of this name in the package.
 
     Raises:
         SettingsError: there is neither.
     """
-    path = Path(config)
+    path = absolute(config) if is_url(config) else Path(config)
+    storage.fetch(path)
     names = sorted(path.stem for path in SHIPPED.glob("*.yaml"))
     if path.exists() and not (path.is_dir() and str(config) in names):
         return path
@@ -84,7 +86,9 @@ def read_config(path: Path | None) -> dict[str, Any]:
     if path is None:
         return {}
     content = read_yaml(path)
-    if path != RunLayout(path.parent).settings or not RunLayout(path.parent).manifest.is_file():
+    layout = RunLayout(path.parent)
+    storage.fetch(layout.manifest)
+    if path != layout.settings or not layout.manifest.is_file():
         return content
     settings = build(content, path)
     project = project_of(absolute(path.parent), Path(content.get("corpora", ".")) / settings.corpus.name)

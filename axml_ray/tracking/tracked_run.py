@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from axml_ray.core import storage
 from axml_ray.core.files import check_fences, read_json, write_json
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.settings import Experiment, TrackingSettings, stored
@@ -187,8 +188,10 @@ def track(
 
 def tracked_ids(directory: Path) -> dict[str, str]:
     """Return the trackers' ids of the run in a directory, by kind of tracker."""
+    path = RunLayout(directory).tracking
+    storage.fetch(path)
     try:
-        return dict(read_json(RunLayout(directory).tracking))
+        return dict(read_json(path))
     except (OSError, ValueError, TypeError):
         return {}
 

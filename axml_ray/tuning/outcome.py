@@ -9,6 +9,7 @@ from markupsafe import Markup
 from rich.table import Table
 from rich.text import Text
 
+from axml_ray.core import storage
 from axml_ray.core.errors import JobError
 from axml_ray.core.files import whole_file, write_json
 from axml_ray.corpus.store import Corpus
@@ -75,7 +76,7 @@ def write_outcome(sweep: Sweep, corpus: Corpus, trials: Sequence[Trial]) -> Tria
         chart=curves_chart(trials),
         trials=[(trial, shown_parameters(trial.parameters)) for trial in by_rank(trials)],
     )
-    config.unlink(missing_ok=True)  # of an earlier outcome
+    storage.remove(config)  # of an earlier outcome
     best = best_trial(trials)
     # With all values, as the preset would fill in those that are missing; but `auto` chooses members by held-out texts.
     values = stored(trial_settings(sweep, best, f"{sweep.name}-best"))

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from axml_ray.core import storage
 from axml_ray.core.files import read_json, whole_records
 
 log = logging.getLogger(__name__)
@@ -90,9 +91,13 @@ def by_rank(trials: Sequence[Trial]) -> list[Trial]:
 def read_trials(directory: Path) -> list[Trial]:
     """Return the trials whose directories are in that of Tune's experiment, by number."""
     trials = []
-    for path in directory.glob(f"*/{PARAMETERS}"):
+    for path in storage.children(directory):
+        for name in (PARAMETERS, RESULTS, ERROR):
+            storage.fetch(path / name)
+        if not (path / PARAMETERS).is_file():
+            continue
         try:
-            trials.append(read_trial(path.parent))
+            trials.append(read_trial(path))
         except (ValueError, KeyError) as error:  # what a full disk left of its parameters
             log.warning("WARNING: %s cannot be read (%s); the trial is left out", path, error)
     return sorted(trials, key=lambda trial: trial.number)

@@ -19,8 +19,10 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch
 
 from axml_ray.cluster.capacity import check_fits, max_processes
+from axml_ray.core import storage
 from axml_ray.core.errors import JobError, SettingsError
 from axml_ray.core.files import check_fences
+from axml_ray.core.paths import url_of
 from axml_ray.corpus.store import Corpus
 from axml_ray.orchestration.members import END_SECONDS
 from axml_ray.settings import Experiment, ResourceSettings
@@ -100,8 +102,9 @@ def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: 
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     trainable = tune.with_resources(tune.with_parameters(TrialActor, runner=runner), TRIAL_RESOURCES)
-    if tune.Tuner.can_restore(str(directory)):
-        tuner = tune.Tuner.restore(str(directory), trainable, resume_errored=True)
+    place = url_of(directory) or str(directory)
+    if tune.Tuner.can_restore(place):
+        tuner = tune.Tuner.restore(place, trainable, resume_errored=True)
         log.info("sweep %s continues, with its first number of trials at a time", sweep.name)
     else:
         tuner = _tuner(sweep, trainable, sweep.documents(corpus), concurrent)
@@ -109,7 +112,7 @@ def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: 
             "sweep %s: %d trials, %d at a time, each on %s training documents",
             sweep.name, sweep.trials, concurrent, f"{sweep.documents(corpus):,}",
         )  # fmt: skip
-    TrialLog.check = staticmethod(check)
+    TrialLog.check, TrialLog.directory = staticmethod(check), directory
     try:
         tuner.fit()
     except tune.TuneError as error:
@@ -151,7 +154,7 @@ def _tuner(sweep: Sweep, trainable: Any, epoch: int, concurrent: int) -> tune.Tu
         ),
         run_config=tune.RunConfig(
             name=TRIALS,
-            storage_path=str(sweep.directory),
+            storage_path=url_of(sweep.directory) or str(sweep.directory),
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=sweep.settings.resources.max_failures),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # trials have checkpoints of their own
@@ -213,19 +216,22 @@ class TrialLog(tune.Callback):
     """Log lines at the start and the end of each trial, and the removal of weights that are not used again.
 
     Attributes:
-        check: raises an error if the sweep may not go on. Of the class: Tune stores the object, and a start that
-            continues the sweep has its own check.
+        check: raises an error if the sweep may not go on.
+        directory: directory of Tune's experiment. Both are of the class: Tune stores the object, and a start that
+            continues the sweep has its own.
     """
 
     check: ClassVar[Callable[[], None]]
+    directory: ClassVar[Path]
 
     def __init__(self) -> None:
-        self._ended: list[Path] = []
+        self._ended: list[str] = []
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Log the drawn parameters; Tune calls this."""
         TrialLog.check()
-        (Path(trial.local_path) / ERROR).unlink(missing_ok=True)  # its process died in an earlier start
+        for path in (Path(trial.local_path), TrialLog.directory / _trial_name(trial)):
+            storage.remove(path / ERROR)  # its process died in an earlier start
         log.info("trial %d · %s", trial.config["number"], shown_parameters(trial.config["parameters"]))
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: Any, **info: Any) -> None:
@@ -234,9 +240,9 @@ class TrialLog(tune.Callback):
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         """Log the result; Tune calls this."""
-        for path in self._ended:
-            drop_weights(path)
-        self._ended.append(Path(trial.path))  # its own workers may still be writing
+        for name in self._ended:
+            drop_weights(TrialLog.directory / name)
+        self._ended.append(_trial_name(trial))  # its own workers may still be writing
         ended = read_trial(Path(trial.local_path))
         outcome = ended.reason or f"valid nDCG@5 {ended.score or 0:.2f}"
         log.info("trial %d · %s · %s", ended.number, ended.state, outcome)

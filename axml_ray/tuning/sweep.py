@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json, write_json
 from axml_ray.core.run_layout import RunLayout
@@ -74,6 +75,7 @@ def write_manifest(sweep: Sweep, corpus: Corpus) -> None:
         SettingsError: the directory contains another sweep or a run.
     """
     path, now = sweep.directory / MANIFEST, sweep.about(corpus)
+    storage.fetch(sweep.directory, recursive=False)
     if path.exists():
         try:
             before = read_json(path)

@@ -5,17 +5,18 @@ no CPU, as its workers reserve theirs.
 """
 
 import logging
-import shutil
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from axml_ray.cluster.failures import record_failure
+from axml_ray.core import storage
 from axml_ray.core.files import check_fences, whole_records
 from axml_ray.core.lease import LeaseLostError, own
 from axml_ray.core.ragged import Ragged
@@ -119,6 +120,7 @@ class TrialRunner:
         keys = [shape_fingerprint(run.settings, run.corpus, number) for number in numbers]
         shared = [self.trees / key / run.layout.tree_file(0).name for key in keys]
         for number, path in enumerate(shared):
+            storage.fetch(path)
             if path.is_file() and not run.has_tree(number):
                 run.keep_tree(number, LabelTree.load(path))
         build_trees(run)
@@ -172,6 +174,7 @@ def earlier_scorings(settings: Experiment) -> Iterator[dict[str, Any]]:
     """Yield the records of evaluations in the journals of a trial that was interrupted."""
     for number in range(settings.ensemble.trees):
         journal = RunLayout(settings.run_directory).tree(number) / JOURNAL
+        storage.fetch(journal)
         for record in whole_records(journal.read_bytes() if journal.is_file() else b""):
             if "scoring" in record:
                 yield record
@@ -191,8 +194,7 @@ def ensemble_score(ensemble: Ensemble, valid: Split, trained: int) -> float:
 def drop_weights(directory: Path) -> None:
     """Remove the trees and members of a trial, which are large and not used again; keep records and journals."""
     check_fences(directory)
-    for path in [directory / "members", *directory.glob("tree-*/*")]:
-        if path.is_dir() and path.name != EVENTS:
-            shutil.rmtree(path, ignore_errors=True)
-        elif path.is_file() and path.name != JOURNAL:
-            path.unlink(missing_ok=True)
+    trees = [path for path in storage.children(directory) if path.name.startswith("tree-")]
+    for path in [directory / "members", *chain.from_iterable(map(storage.children, trees))]:
+        if path.name not in (EVENTS, JOURNAL):
+            storage.remove(path)

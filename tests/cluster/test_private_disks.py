@@ -170,6 +170,33 @@ def test_a_run_at_a_url_is_trained_by_nodes_without_a_common_disk(start: Start, 
     assert tagger.tag(["own3 family0 own3"], top_k=1)[0][0].label == "label 3"
 
 
+@pytest.mark.fault(
+    "driver killed where nodes have no common disk", "tuning", work_repeated="the last seconds of a trial"
+)
+def test_a_sweep_at_a_url_goes_on_after_a_kill(start: Start, bucket: Bucket, tmp_path: Path) -> None:
+    url, space = f"s3://{bucket.name}", tmp_path / "rates.py"
+    space.write_text("def space(draw):\n    draw.suggest_categorical('training.learning_rate', [0.02, 0.01])\n")
+    path = experiment(tmp_path, url)
+    words = ("tune", "--config", path, "--space", space, "--trials", 2, "--training.epochs", "[1, 10]")
+    sweep, first = "runs/small-rates", start(*words)
+    wait_for("a result of a trial", lambda: f"{sweep}/trials/000/result.json" in bucket.names(), first)
+    os.killpg(first.pid, signal.SIGKILL)
+    first.communicate()
+    again = start(*words)
+    out, err = again.communicate(timeout=SECONDS)
+    assert again.returncode == 0, err
+    assert out.splitlines()[-1] == f"Next: axml-ray train --config {url}/{sweep}/best.yaml"
+    trials = json.loads(bucket.read(f"{sweep}/trials.json"))["trials"]
+    assert [trial["state"] for trial in trials] == ["finished", "finished"]
+    for trial in trials:
+        evaluations = [(one["level"], one["step"]) for one in trial["curve"]]
+        assert evaluations == sorted(set(evaluations))
+        assert trial["score"] == max(one["score"] for one in trial["curve"] if one["level"] == 2) > 0
+    kept = [name for name in bucket.names() if name.startswith(f"{sweep}/trials/0") and "/tree-0/" in name]
+    assert {name.split("/tree-0/")[1].split("/")[0] for name in kept} <= {"training.jsonl", "tensorboard"}
+    assert load(f"{url}/{sweep}/best.yaml").training.learning_rate in (0.02, 0.01)
+
+
 @pytest.mark.fault("paths that a node does not see", "preparation")
 def test_paths_that_a_node_does_not_see_are_refused_before_anything_is_written(start: Start, tmp_path: Path) -> None:
     path = experiment(tmp_path, str(tmp_path / "private"))
