@@ -37,7 +37,7 @@ RENAMED = {
     "resources.memory_gib": "leave it out; workers reserve CPUs and GPUs only",
     "evaluation.propensity_a": "set both constants as evaluation.propensity: [A, B]",
     "evaluation.propensity_b": "set both constants as evaluation.propensity: [A, B]",
-    "members.linear_tree.threshold": "weights below 0.1 are always dropped, as in Parabel",
+    "members.linear_tree.threshold": "weights below 0.1 are always dropped, as in Parabel; at lower costs smaller ones",
     "features.lead_weight": "leave it out; leading words count ten times",
     "corpus.max_terms": "leave it out; labels keep 64 terms if there are more than 100,000 labels",
     "corpus.vocabulary_size": "the limit is now 500,000 words; corpus.min_document_frequency drops rare ones",

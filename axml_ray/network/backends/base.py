@@ -172,8 +172,8 @@ class Backend(ABC):
         """Return the products of each document's rows and words, [g, n, T], in the memory layout of `like` if given."""
 
     @abstractmethod
-    def mask_padding_(self, scores_gnT: Tensor, lengths_g: Tensor) -> None:
-        """Set the scores of padding to -inf in place, so that its attention weights are zero."""
+    def mask_padding_(self, scores_gnT: Tensor, lengths_g: Tensor, value: float) -> None:
+        """Set what stands at padding to a value in place."""
 
     @abstractmethod
     def add_rows_(self, table: Tensor, row_index_R: Tensor, values_RX: Tensor) -> None:

@@ -70,12 +70,12 @@ class CpuBackend(Backend):
         """Return one product for each document."""
         return torch.bmm(words_gTX, rows_gnX.transpose(1, 2)).transpose(1, 2)
 
-    def mask_padding_(self, scores_gnT: Tensor, lengths_g: Tensor) -> None:
+    def mask_padding_(self, scores_gnT: Tensor, lengths_g: Tensor, value: float) -> None:
         """Write the few rows of padding only: texts of a batch are about equally long."""
         scores_gTn = scores_gnT.transpose(1, 2)
         is_padding_gT = torch.arange(scores_gTn.shape[1], device=scores_gTn.device) >= lengths_g[:, None]
         padding = is_padding_gT.flatten().nonzero()[:, 0]
-        scores_gTn.flatten(0, 1).index_fill_(0, padding, float("-inf"))
+        scores_gTn.flatten(0, 1).index_fill_(0, padding, value)
 
     def add_rows_(self, table: Tensor, row_index_R: Tensor, values_RX: Tensor) -> None:
         """Add row by row, in their order."""

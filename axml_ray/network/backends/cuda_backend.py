@@ -125,10 +125,10 @@ class CudaBackend(Backend):
         # The layout of `like`, since softmax's backward pass would copy operands of different layouts.
         return torch.bmm(rows_gnX, words_gTX.transpose(1, 2), out=torch.empty_like(like))
 
-    def mask_padding_(self, scores_gnT: Tensor, lengths_g: Tensor) -> None:
+    def mask_padding_(self, scores_gnT: Tensor, lengths_g: Tensor, value: float) -> None:
         """Pass over all scores: finding the padding first would make the CPU wait for the number of places."""
         is_padding_gT = torch.arange(scores_gnT.shape[2], device=scores_gnT.device) >= lengths_g[:, None]
-        scores_gnT.masked_fill_(is_padding_gT[:, None], float("-inf"))
+        scores_gnT.masked_fill_(is_padding_gT[:, None], value)
 
     def add_rows_(self, table: Tensor, row_index_R: Tensor, values_RX: Tensor) -> None:
         """Sort the rows and add them in that order; `index_add_` would add in any order."""

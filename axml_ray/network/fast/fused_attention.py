@@ -27,7 +27,8 @@ from torch.nn.functional import pad, softplus
 from axml_ray.network.backends.backend import backend_for
 from axml_ray.network.backends.base import Backend
 from axml_ray.network.candidate_selection import Candidates
-from axml_ray.network.fast.fused_head import EagerAttention, FusedHead
+from axml_ray.network.fast.eager_attention import EagerAttention, ExponentialAttention, SoftmaxAttention
+from axml_ray.network.fast.fused_head import FusedHead
 
 
 @dataclass(frozen=True)
@@ -72,6 +73,11 @@ class LevelInputs:
     def values_per_node(self) -> int:
         """The values held for a node and a document: T scores, their gradients, and the head's."""
         return 2 * self.states.shape[1] + self.head.values_per_node
+
+    @property
+    def attention(self) -> type[EagerAttention]:
+        """The form of attention; the faster one on a CPU is for one layer, and reads what a GPU would not have yet."""
+        return SoftmaxAttention if self.backend.runs_ahead or self.head.has_layers else ExponentialAttention
 
     def groups(self, nodes: int) -> list[slice]:
         """Return the groups of documents that go through the head one after the other, with `nodes` nodes each."""
@@ -152,7 +158,7 @@ def _run_all_nodes(inputs: LevelInputs, sums: LevelGradients | None) -> Tensor |
         scores_BnT = backend.table_scores(states, queries)
         groups, chunk_logits = inputs.groups(len(queries)), []
         for group in groups:
-            attention = EagerAttention(scores_BnT[group])
+            attention = inputs.attention(scores_BnT[group])
             group_logits, saved = inputs.head.forward(attention, inputs.values[group], inputs.lengths[group])
             if sums is None:
                 chunk_logits.append(group_logits[:, :count])
@@ -161,7 +167,7 @@ def _run_all_nodes(inputs: LevelInputs, sums: LevelGradients | None) -> Tensor |
             # The gradients take the place of the scores, which are no longer needed.
             if len(groups) == 1:
                 scores_BnT = score_gradients
-            else:
+            elif score_gradients.data_ptr() != scores_BnT[group].data_ptr():
                 scores_BnT[group] = score_gradients
         if sums is None:
             logits.append(torch.cat(chunk_logits))
@@ -201,7 +207,7 @@ def _run_candidates(inputs: LevelInputs, candidates: Candidates, sums: LevelGrad
             group_states, index = states[group], row_index[group, columns].flatten()
             # A row holds the vectors of K siblings, so that viewing it as [K, D] gives the children's queries.
             queries = rows.index_select(0, index).to(states.dtype).view(len(group_states), -1, dimension)
-            attention = EagerAttention(backend.products(queries, group_states))
+            attention = inputs.attention(backend.products(queries, group_states))
             group_logits, saved = inputs.head.forward(attention, inputs.values[group], inputs.lengths[group])
             if sums is None:
                 chunk_logits.append(group_logits.masked_fill_(~exists[group, slots], float("-inf")))
