@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SWITCHES, MEMORY = "voluntary_ctxt_switches:", "Pss:"
-PRIVATE = ("Private_Clean:", "Private_Dirty:")
+PRIVATE = "Private_Dirty:"
 
 
 def costs_of_descendants(ancestor: int, seconds: float) -> dict[str, float]:
@@ -50,8 +50,8 @@ def proportional_bytes(process: int | str) -> int:
 
 
 def private_bytes(process: int | str) -> int:
-    """Return the bytes of memory that only this process has, such as its copies, but no files that others map."""
-    return sum(_sum_of(f"/proc/{process}/smaps_rollup", name) for name in PRIVATE) << 10
+    """Return the bytes of memory that only this process has, such as its copies, but no mapped files."""
+    return _sum_of(f"/proc/{process}/smaps_rollup", PRIVATE) << 10
 
 
 def _switches(process: int) -> int:

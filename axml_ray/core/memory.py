@@ -33,6 +33,13 @@ def keep_freed_memory() -> None:
             mallopt(option, value)
 
 
+def release_freed_memory() -> None:
+    """Return what was freed to the system, such as after reading large files, where glibc keeps it."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
+
+
 def peak_gib() -> float:
     """Return the peak memory (resident set) of this process so far, in GiB."""
     status = Path("/proc/self/status")

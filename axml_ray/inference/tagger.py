@@ -18,6 +18,7 @@ import torch
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.limits import available_cpus
+from axml_ray.core.memory import release_freed_memory
 from axml_ray.core.paths import is_url
 from axml_ray.core.topk import TopK, rank_given
 from axml_ray.corpus.records.in_memory import column_of
@@ -68,6 +69,7 @@ class Tagger:
         self.bundle = bundle
         self.ensemble = bundle.ensemble(precision, device_named(device))
         self.codec = Codec(bundle)
+        release_freed_memory()
         self._lock = threading.Lock()
 
     @classmethod

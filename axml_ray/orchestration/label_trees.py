@@ -46,8 +46,10 @@ def build_trees(run: Run) -> None:
             run.keep_tree(number, cluster_labels(run, number, part_memory))
         return
     # However large the tree, one CPU is enough to begin: all CPUs of a node may never be free at the same time.
-    task = ray.remote(num_cpus=1, memory=reservable_memory(needed["label trees"]), **ANYWHERE)(_build_tree)
-    groups = [[number] for number in missing] if run.corpus.trained >= LARGE_LABELS else [missing]
+    memory, is_large = reservable_memory(needed["label trees"]), run.corpus.trained >= LARGE_LABELS
+    # The process of a large tree ends with it, as it would keep gigabytes; others build the next tree.
+    task = ray.remote(num_cpus=1, memory=memory, max_calls=int(is_large), **ANYWHERE)(_build_tree)
+    groups = [[number] for number in missing] if is_large else [missing]
     try:
         with Heartbeat("clustering labels", len(missing), "trees") as heartbeat:
             for group in groups:

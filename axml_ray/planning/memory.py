@@ -50,8 +50,6 @@ class Memory:
     """The running average of all trained weights."""
     best: int
     """The best weights by validation score."""
-    above: int
-    """Shared parameters of the level above, which initialise this one and stay in memory until it is finished."""
     gradients: int
     """Gradients of all weights, and the optimizer's copies of touched rows."""
     activations: int
@@ -203,7 +201,6 @@ def level_memory(
         moments=MOMENTS * trained,
         average=stored * settings.training.averages_at(shape.number),
         best=stored,
-        above=word_table + rest if shape.number > 1 else 0,
         gradients=gradient_bytes(settings, counts, shape, workers, accelerator),
         activations=encoder + pass_bytes(settings, counts, shape, workers, width, limits),
         corpus=0 if accelerator else corpus_bytes(counts),

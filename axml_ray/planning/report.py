@@ -52,12 +52,12 @@ def memory_table(plan: TrainingPlan) -> Table:
     where = "on its GPU" if plan.machines.accelerator else "of main memory"
     table = empty_table(
         f"Memory of one worker {where}, GiB",
-        (*names, "level\nabove", "gradients", "activations", "corpus,\nPyTorch", "all"),
+        (*names, "gradients", "activations", "corpus,\nPyTorch", "all"),
     )
     for level in plan.levels:
         memory = level.memory
         weights = (memory.label_table, memory.word_table, memory.network, memory.moments)
-        step = (memory.average + memory.best, memory.above, memory.gradients, memory.activations)
+        step = (memory.average + memory.best, memory.gradients, memory.activations)
         sizes = (*weights, *step, memory.corpus + memory.pytorch, memory.total)
         style = "bold red" if level.shape.number in plan.too_large else ""
         table.add_row(str(level.shape.number), *(f"{size / GIB:,.2f}" for size in sizes), style=style)

@@ -161,6 +161,7 @@ def train_tree(config: NetworkTreeConfig, inputs: TrainingInputs, directory: Pat
                 copy_shared_parameters(network, previous, inputs.previous.previous_ids)
             elif parent_level is not None:
                 network.initialise_from_parent_level(parent_level)
+            parent_level = None  # a word table that the training must not hold as well
             network.to(context.device)
             training = LevelTraining(
                 network, data, validation, config.training, inputs.seed, context, report, checkpoints,

@@ -100,7 +100,7 @@ def experiment(tmp_path: Path, runs: str, **groups: dict[str, object]) -> Path:
         tmp_path,
         ensemble={"trees": 1, "top_labels": 10},
         members={"knn": {"weight": 0.5}},
-        training={"precision": "float32", "epochs": [1, 30], "eval_every_steps": 5, "patience_steps": 5_000},
+        training={"precision": "float32", "epochs": [1, 12], "eval_every_steps": 5, "patience_steps": 5_000},
         resources={"workers": 2, "cpus_per_worker": 1, "checkpoint_minutes": 0},
         **groups,
     )

@@ -153,8 +153,6 @@ def test_what_is_held_is_what_training_holds(change: dict[str, Any], workers: in
         assert planned.moments == size(state[part] for state in states for part in ("first", "second"))
         assert planned.average == size(training.average.mean.values())
         assert planned.best == size(training.best.values())
-        handed_down = size(network.shared_parameters().values())
-        assert planned.above == (handed_down if shape.number > 1 else 0)
 
 
 @pytest.mark.parametrize(("precision", "width"), [("float32", 4), ("bfloat16", 2)])
