@@ -70,9 +70,9 @@ def predictor_bytes(files: int) -> int:
 def report_bytes(largest: int, labels: int) -> int:
     """Return the bytes of the process that writes the report: it opens one member at a time, and reads all labels.
 
-    `largest` is the size of the largest member's files in bytes.
+    `largest` is the size of the largest member's files in bytes. One text is explained at a time.
     """
-    return predictor_bytes(largest) + LABEL_BYTES * labels
+    return PROCESS_BYTES + largest + LABEL_BYTES * labels
 
 
 def task_memory(settings: Experiment, counts: Counts, machines: Machines | None = None) -> dict[str, int]:
@@ -335,8 +335,9 @@ class RunPhases:
             moved=self.predictors * files + ranked,
             disk=ranked,
         )
-        yield Phase(name="evaluate", memory=PREDICTOR_BYTES + names, processes=1, seconds=evaluating, moved=ranked)
-        memory = report_bytes(largest, counts.labels)
+        job = PREDICTOR_BYTES + names  # which evaluates itself, and waits for the report
+        yield Phase(name="evaluate", memory=job, processes=1, seconds=evaluating, moved=ranked)
+        memory = max(job, report_bytes(largest, counts.labels))
         yield Phase(name="report", memory=memory, processes=1, seconds=0.0, moved=largest)
         yield Phase(name="bundle", memory=0, processes=1, seconds=0.0, moved=files + bundle, disk=bundle)
 

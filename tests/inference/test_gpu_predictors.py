@@ -13,6 +13,7 @@ import torch
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.memory import PREDICTOR_BYTES
 from axml_ray.corpus.readers.sources import open_readers
+from axml_ray.evaluation.metrics.predictions import ENSEMBLE
 from axml_ray.inference.predict import shards
 from axml_ray.inference.predict.predict_files import PredictionOptions, predict_files
 from axml_ray.inference.predict.predict_split import predict_split
@@ -58,6 +59,16 @@ def test_ray_reserves_the_gpus_and_the_memory_of_an_actor(predict, monkeypatch):
         predict(0.25)
     expected = {"CPU": 1, "GPU": 0.25, "memory": pytest.approx(PREDICTOR_BYTES, rel=0.01)}
     assert any(reserved == expected for reserved in reservations())
+
+
+def test_large_members_are_opened_by_an_actor(ray_cluster, tiny_run, tmp_path, monkeypatch):
+    here, before = predict_split(tiny_run, "test", tmp_path / "here"), len(reservations())
+    monkeypatch.setattr("axml_ray.inference.predict.predict_split.MOST_BYTES_HERE", 1)
+    there = predict_split(tiny_run, "test", tmp_path / "there")
+    assert len(reservations()) == before + 1
+    assert [ranking.labels.tolist() for ranking, _ in there.read(ENSEMBLE)] == [
+        ranking.labels.tolist() for ranking, _ in here.read(ENSEMBLE)
+    ]
 
 
 def test_a_gpu_that_pytorch_does_not_see_is_one_error(predict, capfd):

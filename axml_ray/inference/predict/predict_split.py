@@ -29,6 +29,9 @@ from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment, fingerprint
 from axml_ray.training.distributed import DistributedContext
 
+MOST_BYTES_HERE = 1 << 30
+"""Bytes of the members' files up to which the job's own process, for which no memory is reserved, opens them."""
+
 
 @dataclass(frozen=True)
 class SplitFile:
@@ -74,8 +77,8 @@ class EnsemblePredictor:
 def predict_split(run: Run, split: str, directory: Path | None = None, combiner: Combiner | None = None) -> Predictions:
     """Return the predictions of a split by the run's members, after predicting the shards that are missing.
 
-    This process predicts a split of one shard, as actors take longer to start; unless GPUs are reserved, which this
-    machine may not have. For a larger split, Ray is started or joined.
+    This process predicts a split of one shard by small members, as actors take longer to start; unless GPUs are
+    reserved, which this machine may not have. Otherwise, Ray is started or joined.
 
     Args:
         run: the run, with all of its members fitted.
@@ -106,11 +109,10 @@ def predict_split(run: Run, split: str, directory: Path | None = None, combiner:
         claim_directory(directory, {"key": key})
     sources = [SplitFile(path) for path in run.corpus.files(split)]
     open_predictor, documents = partial(EnsemblePredictor, run.settings, combiner), run.corpus.documents(split)
-    reserved: dict[str, float] | None = {
-        **resources.of_a_predictor,
-        "memory": predictor_bytes(sum(file_bytes(spec.directory) for spec in run.members)),
-    }
-    if documents <= ROWS and len(sources) == 1 and not resources.gpus_per_predictor:
+    files = sum(file_bytes(spec.directory) for spec in run.members)
+    reserved: dict[str, float] | None = {**resources.of_a_predictor, "memory": predictor_bytes(files)}
+    is_one_shard = documents <= ROWS and len(sources) == 1
+    if is_one_shard and not resources.gpus_per_predictor and files <= MOST_BYTES_HERE:
         reserved = None
     with ExitStack() as stack:
         stack.callback(torch.set_num_threads, torch.get_num_threads())
