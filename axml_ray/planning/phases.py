@@ -36,6 +36,9 @@ EVALUATED_PER_SECOND = 2.0e3
 """Rankings that a core evaluates in a second (assumed)."""
 LABEL_BYTES, RANKED_BYTES = 100, 8
 """Bytes of a label in a process that reads names and counts, and of a label with its score in a ranking."""
+MERGING_BYTES = 700
+"""Bytes of a label in the one task that merges the labels of all blocks (`benchmarks/results/paper-scale-*.json`). It
+does not reserve them, as the number of labels is not known before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,7 +210,7 @@ class RunPhases:
         files = words * (WORD_BYTES + TEXT_BYTES) + TERM_BYTES * terms
         yield Phase(
             name="prepare",
-            memory=self.needed["prepare"],
+            memory=max(self.needed["prepare"], PROCESS_BYTES + MERGING_BYTES * self.counts.labels),
             processes=self.cores,
             seconds=words / PREPARED_PER_SECOND / self.cores,
             # The texts are read, written in blocks and read again; the corpus is written.

@@ -68,7 +68,9 @@ def test_requests_are_the_plans_figures() -> None:
     phases = {phase.name: phase for phase in plan.phases}
     for kind, memory in plan.task_memory.items():
         name = {"worker": "networks"}.get(kind, kind).replace("_", " ")
-        if name in phases:
+        if name == "prepare":  # one of its tasks holds all labels, whose number is not known when it starts
+            assert memory < phases[name].memory < PROCESS_BYTES + 2 * GIB
+        elif name in phases:
             assert phases[name].memory == memory
     assert plan.task_memory["prepare"] == PREPARING_BYTES
     written = json.loads(json.dumps(plan.as_json()))
