@@ -113,9 +113,3 @@ def test_a_wrong_flag_is_one_line_before_anything_starts(
     assert code == 2
     assert err.startswith("error: ") and message in err and err.count("\n") == 1
     assert not (tmp_path / "runs").exists()
-
-
-def test_a_sweep_at_a_url_is_refused(command: Callable[..., tuple[int, str, str]]) -> None:
-    words = ("--config", "quickstart", "--space", "tune_spaces.tree", "--runs", "s3://bucket/runs")
-    code, _, err = command("tune", *words)
-    assert code == 2 and err.splitlines()[-1].startswith("error: runs: ")
