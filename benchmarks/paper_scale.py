@@ -34,7 +34,7 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +174,7 @@ def measure(home: Path, labels: int, documents: int, workers: int) -> dict[str, 
     figures: dict[str, Any] = {
         "run_gib": file_bytes(settings.run_directory) / 2**30,
         "bundle_gib": file_bytes(bundle) / 2**30,
-        "counts": asdict(count_corpus(settings)),
+        "counts": asdict(replace(count_corpus(settings), source="the prepared corpus")),  # without its path
         "scores": metrics["ensemble"],
         "members": metrics["members"],
         "bands": metrics["bands"],
