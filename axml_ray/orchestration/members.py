@@ -32,7 +32,7 @@ from axml_ray.cluster.tasks import ANYWHERE, cancel, check_device, maps_in_tasks
 from axml_ray.core import storage as object_store
 from axml_ray.core.errors import JobError
 from axml_ray.core.files import check_fences
-from axml_ray.core.lease import Lease
+from axml_ray.core.lease import Lease, LeaseLostError
 from axml_ray.members.member import MemberSpec
 from axml_ray.network.backends.devices import reserved_device
 from axml_ray.network.backends.precision import use_threads
@@ -160,7 +160,7 @@ def train_member(
     lease: Lease | None = None,
     device: torch.device | None = None,
     group: WorkerGroup | None = None,
-) -> TrainingDivergedError | None:
+) -> JobError | None:
     """Train a member in this process, with the other workers of its process group, if there is one.
 
     Args:
@@ -171,7 +171,8 @@ def train_member(
         group: the group of Ray Train that runs the workers; by default, this process trains alone.
 
     Returns:
-        The error of a training that diverged, which must not be retried as an exception would be; else None.
+        An error that must not be retried as an exception would be: that of a training that diverged or, without a
+        group, of a lost lease; else None.
     """
     use_threads(settings.resources.threads_of_worker)
     run = Run.open(settings, lease)
@@ -180,6 +181,10 @@ def train_member(
     try:
         spec.implementation.fit(spec, replace(run.prepare_fit(spec, context), group=group))
     except TrainingDivergedError as error:
+        return error
+    except LeaseLostError as error:
+        if group is not None:  # the other workers would wait for this one
+            raise
         return error
     # The files of a group are complete when all of its workers are done, which the task that started it awaits.
     if group is None and context.world_size == 1:
@@ -208,7 +213,7 @@ def train_on_group(settings: Experiment, name: str, lease: Lease | None, memory:
     return divergence
 
 
-def _train_as_worker(config: dict[str, Any]) -> TrainingDivergedError | None:
+def _train_as_worker(config: dict[str, Any]) -> JobError | None:
     """Train a member as one worker of a Ray Train group."""
     from ray.train.torch import get_device
 

@@ -10,11 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import ray
 import synthetic
 from descendants import descendants
 from event_files import points
 
 from axml_ray.core.errors import JobError, SettingsError
+from axml_ray.core.lease import Lease, LeaseLostError
 from axml_ray.corpus.preparation.prepare import prepare
 from axml_ray.corpus.store import Corpus
 from axml_ray.ensemble.combiner import Combiner, Mean, Validation
@@ -25,7 +27,7 @@ from axml_ray.inference.predict.first_scores import FirstScores
 from axml_ray.members.label_names import LabelNames
 from axml_ray.members.linear_tree import LinearTree
 from axml_ray.orchestration.label_trees import build_trees
-from axml_ray.orchestration.members import TrainingCancelledError, fit_members
+from axml_ray.orchestration.members import TrainingCancelledError, fit_members, train_member
 from axml_ray.runs.fitting import fit_run
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
@@ -340,6 +342,14 @@ def test_a_loss_that_runs_away_ends_the_run_at_its_first_attempt(ray_cluster: No
     current = prepared(small(tmp_path, training=training, ensemble={"trees": 1}))
     with pytest.raises(RuntimeError, match=r"network tree 1 failed: level 1: .*training\.learning_rate"):
         fit_members(current)
+    assert weights(current.settings) == {}
+
+
+def test_a_training_without_its_lease_is_not_tried_again(ray_cluster: None, tmp_path: Path) -> None:
+    current = prepared(small(tmp_path, ensemble={"trees": 1}))
+    task = ray.remote(num_cpus=1, max_retries=0)(train_member)
+    lost = Lease(current.settings.run_directory, "removed")
+    assert isinstance(ray.get(task.remote(current.settings, current.members[0].name, lost)), LeaseLostError)
     assert weights(current.settings) == {}
 
 
