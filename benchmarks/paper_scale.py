@@ -17,10 +17,11 @@ one, have frequencies that fall as in natural text, and most labels have few tex
 `--quick` has 60,000 labels and 6,000 texts, and ends within ten minutes on two cores.
 
 Figures: `peak_gib` (of the sum of proportional set sizes over all processes), `largest_process_gib`, and of each phase
-`seconds_PHASE`, `peak_gib_PHASE` and `largest_process_gib_PHASE`; `run_gib` and `bundle_gib` on disk; `open_seconds`,
-`open_gib` and `second_open_gib` (private memory that a first and a second process take to open the bundle),
-`tagging_ms` a text, `predict_docs_per_second` of batch prediction, `server_ms` a text; `P@1` to `P@5` and `R@5` of each
-band of frequency in percent, `MEMBER_P@5`, next to `frequent_P@5` of always ranking the most frequent labels.
+`seconds_PHASE`, `peak_gib_PHASE` and `largest_process_gib_PHASE`, whose row names that process (`largest_process`);
+`run_gib` and `bundle_gib` on disk; `open_seconds`, `open_gib` and `second_open_gib` (private memory that a first and a
+second process take to open the bundle), `tagging_ms` a text, `predict_docs_per_second` of batch prediction, `server_ms`
+a text; `P@1` to `P@5` and `R@5` of each band of frequency in percent, `MEMBER_P@5`, next to `frequent_P@5` of always
+ranking the most frequent labels.
 """
 
 import argparse
@@ -41,7 +42,7 @@ from typing import Any
 import numpy as np
 import requests
 import results_file
-from process_costs import descendants, proportional_bytes
+from process_costs import descendants, process_name, proportional_bytes
 from rich import box
 from rich.console import Console
 from rich.table import Table
@@ -261,7 +262,7 @@ class Phases(Reporter):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self._path = path
-        self.costs: dict[str, dict[str, float]] = read_json(path) if path.is_file() else {}
+        self.costs: dict[str, dict[str, Any]] = read_json(path) if path.is_file() else {}
         self._open: list[str] = []
         self._counted = 0.0
         self._lock = threading.Lock()
@@ -307,18 +308,21 @@ class Phases(Reporter):
             processes = [os.getpid(), *descendants(os.getpid())]
             sizes = [proportional_bytes(process) / 2**30 for process in processes]
             cost["peak_gib"] = max(cost["peak_gib"], sum(sizes))
-            cost["largest_process_gib"] = max(cost["largest_process_gib"], *sizes)
+            largest = max(range(len(sizes)), key=sizes.__getitem__)
+            if sizes[largest] > cost["largest_process_gib"]:
+                cost["largest_process_gib"] = sizes[largest]
+                cost["largest_process"] = process_name(processes[largest])
             write_json(self._path, self.costs)
 
 
 def table(rows: Sequence[dict[str, Any]]) -> Table:
     """Return the phases as a table for a rich console."""
     shown = Table(box=box.SIMPLE_HEAD, show_edge=False)
-    for name in ("phase", "seconds", "GiB of all", "of the largest process"):
-        shown.add_column(name, justify="left" if name == "phase" else "right")
+    for name in ("phase", "seconds", "GiB of all", "of the largest process", "which"):
+        shown.add_column(name, justify="left" if name in ("phase", "which") else "right")
     for row in rows:
         memory = (f"{row[name]:.2f}" for name in ("peak_gib", "largest_process_gib"))
-        shown.add_row(row["phase"], f"{row['seconds']:,.0f}", *memory)
+        shown.add_row(row["phase"], f"{row['seconds']:,.0f}", *memory, row["largest_process"])
     return shown
 
 

@@ -54,6 +54,14 @@ def private_bytes(process: int | str) -> int:
     return _sum_of(f"/proc/{process}/smaps_rollup", PRIVATE) << 10
 
 
+def process_name(process: int) -> str:
+    """Return the name of a process, at most 15 characters of it, such as `ray::train_memb`; empty if it has ended."""
+    try:
+        return Path(f"/proc/{process}/comm").read_text().strip()
+    except OSError:
+        return ""
+
+
 def _switches(process: int) -> int:
     """Return how often the threads of a process have waited so far."""
     return sum(_sum_of(f"{thread}/status", SWITCHES) for thread in Path(f"/proc/{process}/task").glob("[0-9]*"))

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from axml_ray.core.errors import SettingsError
+from axml_ray.core.memory import PROCESS_BYTES
 from axml_ray.settings import Experiment
 
 if TYPE_CHECKING:  # an opened model, which knows only `Counts`, imports none of this
@@ -15,6 +16,13 @@ LABELS_PER_DOCUMENT = 5.0
 PREPARING_BYTES = 1_100 << 20
 """Memory that a task of preparation reserves: it holds a block of texts, or counts of words and labels
 (`benchmarks/results/scale.json`: two tasks and the driver took 3.1 GiB at 2.8 million labels)."""
+MERGED_BYTES = 700
+"""Bytes of a label in the one task that merges the labels of all blocks (`benchmarks/results/paper-scale-*.json`)."""
+
+
+def merging_bytes(distinct: int) -> int:
+    """Return the memory that the task reserves which merges the labels, or words, of all blocks."""
+    return max(PREPARING_BYTES, PROCESS_BYTES + MERGED_BYTES * distinct)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from axml_ray.core.memory import PREDICTOR_BYTES, PROCESS_BYTES
-from axml_ray.corpus.counts import PREPARING_BYTES, Counts
+from axml_ray.corpus.counts import Counts, merging_bytes
 from axml_ray.corpus.labels.label_features import max_terms
 from axml_ray.members.featurizer import COUNTED_PER_SECOND, DISTINCT_SHARE, WORD_BYTES, counting_bytes, matrix_entries
 from axml_ray.members.label_clusters import CLUSTERED_PER_SECOND
@@ -36,9 +36,6 @@ EVALUATED_PER_SECOND = 2.0e3
 """Rankings that a core evaluates in a second (assumed)."""
 LABEL_BYTES, RANKED_BYTES = 100, 8
 """Bytes of a label in a process that reads names and counts, and of a label with its score in a ranking."""
-MERGING_BYTES = 700
-"""Bytes of a label in the one task that merges the labels of all blocks (`benchmarks/results/paper-scale-*.json`). It
-does not reserve them, as the number of labels is not known before."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +85,7 @@ def task_memory(settings: Experiment, counts: Counts, machines: Machines | None 
     """
     machines = machines or choose_machines(settings, None, None)
     needed = {
-        "prepare": PREPARING_BYTES,
+        "prepare": merging_bytes(counts.labels),
         "label trees": PROCESS_BYTES + TREE_BYTES * label_terms(counts) + NODE_BYTES * counts.labels,
         "label trees, parts": PROCESS_BYTES + SUBTREE_BYTES * SUBTREE_TERMS,
         "features": PROCESS_BYTES + counting_bytes(counts, settings.features),
@@ -210,7 +207,7 @@ class RunPhases:
         files = words * (WORD_BYTES + TEXT_BYTES) + TERM_BYTES * terms
         yield Phase(
             name="prepare",
-            memory=max(self.needed["prepare"], PROCESS_BYTES + MERGING_BYTES * self.counts.labels),
+            memory=self.needed["prepare"],
             processes=self.cores,
             seconds=words / PREPARED_PER_SECOND / self.cores,
             # The texts are read, written in blocks and read again; the corpus is written.

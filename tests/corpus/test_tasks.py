@@ -3,9 +3,12 @@
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from axml_ray.core.errors import JobError
+from axml_ray.corpus.preparation.passes import SAMPLED, count_labels
+from axml_ray.corpus.preparation.staging import write_table
 from axml_ray.corpus.preparation.tasks import Workspace, group_by_size
 from axml_ray.progress.reporter import Activity, Reporter, report_to
 from axml_ray.settings import CorpusSettings
@@ -58,3 +61,17 @@ def test_a_failed_part_is_told_and_ends_the_others(ray_cluster: None, tmp_path: 
 
 def test_groups_are_no_larger_than_the_limit() -> None:
     assert group_by_size("abcde", [3, 3, 9, 1, 2], 6) == [["a", "b"], ["c"], ["d", "e"]]
+
+
+def test_samples_of_blocks_tell_how_many_labels_they_have_together(tmp_path: Path) -> None:
+    paths, rows = [], np.arange(40_000)
+    for number in range(3):
+        path = tmp_path / str(number)
+        path.mkdir()
+        write_table(path / "labels.arrow", label=[f"L{row + number * 20_000}" for row in rows])
+        np.save(path / "label.npy", rows)
+        np.save(path / "label_offsets.npy", np.append(rows, len(rows)))
+        paths.append(str(path))
+    splits = [np.zeros(len(rows), dtype=np.int8)] * 3
+    samples = [count_labels(numbers, paths, splits) for numbers in ([0, 1], [2])]
+    assert SAMPLED * len(np.unique(np.concatenate(samples))) == pytest.approx(80_000, rel=0.1)

@@ -25,6 +25,7 @@ from axml_ray.cluster.connection import connect
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import content_digest, write_json
 from axml_ray.corpus.continued import check_kept_labels, check_kept_texts, keep_word_vectors, largest_valid_draw
+from axml_ray.corpus.counts import merging_bytes
 from axml_ray.corpus.labels import label_feature_sums
 from axml_ray.corpus.labels.label_feature_rows import read_feature_rows, rows_of_labels
 from axml_ray.corpus.labels.label_features import keep_strongest, label_ranges, max_terms
@@ -45,6 +46,7 @@ from axml_ray.corpus.preparation.checks import (
 from axml_ray.corpus.preparation.input_changes import Inputs
 from axml_ray.corpus.preparation.merging import merge_labels, merge_words
 from axml_ray.corpus.preparation.passes import (
+    SAMPLED,
     count_cooccurrences,
     count_labels,
     count_subwords,
@@ -127,19 +129,20 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
     if not settings.drop_duplicates:
         warn(overlap_warning(duplicates["also_in_train"], by_split(staged.split)))
 
-    def count(task: Callable[..., Any], what: str, **more: Any) -> None:
-        """Count something in all blocks; each task writes its counts next to them."""
+    def count(task: Callable[..., Any], what: str, **more: Any) -> list[Any]:
+        """Count something in all blocks; each task writes its counts next to them, and returns a sample."""
         groups = group_by_size(list(range(len(staged.paths))), np.diff(staged.starts).tolist(), COUNTING_DOCUMENTS)
-        workspace.run(groups, task, f"counting {what}", paths=staged.paths, splits=staged.splits(), **more)
+        return workspace.run(groups, task, f"counting {what}", paths=staged.paths, splits=staged.splits(), **more)
 
-    def merge(task: Callable[..., Any], what: str) -> Any:
+    def merge(task: Callable[..., Any], what: str, samples: list[np.ndarray]) -> Any:
         """Merge the counts of all blocks in one task, which ranks what it counted and gives each block the ids."""
-        [counts] = workspace.run([staged.paths], task, f"merging the counts of {what}", work=work, settings=settings)
+        memory = merging_bytes(SAMPLED * len(np.unique(np.concatenate(samples))))
+        what = f"merging the counts of {what}"
+        [counts] = workspace.run([staged.paths], task, what, memory, work=work, settings=settings)
         return counts
 
     # 2. Labels: count those of each block, rank them, and give each block their ids.
-    count(count_labels, "labels")
-    labels = merge(merge_labels, "labels")
+    labels = merge(merge_labels, "labels", count(count_labels, "labels"))
     if not labels["all"]:
         raise SettingsError(f"{describe_split('train')}: no document has a label; every record's `labels` is empty")
     if not labels["trained"] and settings.min_label_count > 1:
@@ -177,8 +180,7 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
     staged.facts = staged.facts[:0]  # not needed any more, and large
 
     # 3. Words: the same as for labels, for the words of training documents that have a label of the corpus.
-    count(count_words, "words")
-    merge(merge_words, "words")
+    merge(merge_words, "words", count(count_words, "words"))
     with pa.memory_map(str(workspace.stage / "vocabulary.arrow")) as file:
         vocabulary = pa.ipc.open_file(file).read_all()
     tokenizer = Tokenizer.from_words(vocabulary["word"].to_pylist(), settings.segmentation, subwords=settings.subwords)
@@ -354,8 +356,8 @@ def write_word_vectors(workspace: Workspace, tokenizer: Tokenizer, tokens: int) 
         log.info("prepare: learning word vectors from the training texts")
         number_of_stripes = cooccurrence.number_of_stripes(tokens, len(tokenizer))
         stripes = [workspace.stage / f"cooccurrences-{number:06d}.npz" for number in range(number_of_stripes)]
-        arguments = {"paths": stripes, "files": sorted((work / "train").iterdir()), "words": len(tokenizer)}
-        workspace.run(range(len(stripes)), count_cooccurrences, "counting neighbouring words", **arguments)
+        files, what = sorted((work / "train").iterdir()), "counting neighbouring words"
+        workspace.run(range(len(stripes)), count_cooccurrences, what, paths=stripes, files=files, words=len(tokenizer))
         with Heartbeat("prepare: learning word vectors"):
             known, learned = cooccurrence.factorise(stripes, settings.word_dimension, VECTOR_SEED)
         vectors, coverage = word_vectors.fill_unknown(known, learned, len(tokenizer), VECTOR_SEED)

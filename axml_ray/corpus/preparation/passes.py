@@ -1,5 +1,6 @@
 """The tasks of the later passes of preparation, each over some staged blocks or files (see `tasks.Workspace.run`)."""
 
+import zlib
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -23,10 +24,16 @@ from axml_ray.settings import SPLITS
 
 ROW_GROUP_BYTES = 256 << 20
 """Approximate limit of the text in a row group, which is in memory at a time; few files have more than one."""
+SAMPLED = 64
+"""Distinct strings for each checksum that a counting task returns."""
 
 
-def count_labels(numbers: Sequence[int], paths: Sequence[str], splits: Sequence[np.ndarray]) -> None:
-    """Count for each block the documents with each label: `label_counts`, int64 [splits, labels of the block]."""
+def count_labels(numbers: Sequence[int], paths: Sequence[str], splits: Sequence[np.ndarray]) -> np.ndarray:
+    """Count for each block the documents with each label: `label_counts`, int64 [splits, labels of the block].
+
+    Returns a sample of the blocks' labels, see `_sample`.
+    """
+    samples = []
     for number in numbers:
         block, split = StagedBlock(Path(paths[number])), splits[number]
         labels = block.rows("label")
@@ -34,10 +41,16 @@ def count_labels(numbers: Sequence[int], paths: Sequence[str], splits: Sequence[
         size = block.table("labels").num_rows
         counts = [np.bincount(labels.values[split_of_label == i], minlength=size) for i in range(len(SPLITS))]
         block.save("label_counts", np.stack(counts))
+        samples.append(_sample(block.table("labels")["label"]))
+    return np.unique(np.concatenate(samples))
 
 
-def count_words(numbers: Sequence[int], paths: Sequence[str], splits: Sequence[np.ndarray]) -> None:
-    """Count for each block the training documents with each word: `word_counts`, int64 [words of the block]."""
+def count_words(numbers: Sequence[int], paths: Sequence[str], splits: Sequence[np.ndarray]) -> np.ndarray:
+    """Count for each block the training documents with each word: `word_counts`, int64 [words of the block].
+
+    Returns a sample of the blocks' words, see `_sample`.
+    """
+    samples = []
     for number in numbers:
         block, split = StagedBlock(Path(paths[number])), splits[number]
         words = block.rows("word")
@@ -47,6 +60,8 @@ def count_words(numbers: Sequence[int], paths: Sequence[str], splits: Sequence[n
             train = words.take(np.flatnonzero(split == TRAIN))
         size = block.table("words").num_rows
         block.save("word_counts", np.bincount(distinct_values(train).values, minlength=size))
+        samples.append(_sample(block.table("words")["word"]))
+    return np.unique(np.concatenate(samples))
 
 
 def count_subwords(numbers: Sequence[int], paths: Sequence[str], splits: Sequence[np.ndarray], max_tokens: int) -> None:
@@ -85,6 +100,12 @@ def count_cooccurrences(stripe: int, paths: Sequence[Path], files: Sequence[Path
     """Count the contexts of the words of a stripe in files of training documents, and write them to `paths[stripe]`."""
     documents = (Ragged.from_arrow(pq.read_table(file, columns=["tokens"])["tokens"]) for file in files)
     save_npz(paths[stripe], cooccurrences(documents, stripe, len(paths), words), compressed=False)
+
+
+def _sample(strings: pa.ChunkedArray) -> np.ndarray:
+    """Return the checksums (uint32) of one in `SAMPLED` strings, the same ones in each block that has them."""
+    checksums = (zlib.crc32(string.encode()) for string in strings.to_pylist())
+    return np.array([checksum for checksum in checksums if checksum % SAMPLED == 0], np.uint32)
 
 
 def _encode_file(split: str, number: int, layout: FileLayout, work: Path, max_tokens: int) -> tuple[Ragged, Ragged]:

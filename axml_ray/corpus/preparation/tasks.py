@@ -80,10 +80,17 @@ class Workspace:
                 progress.add(row["rows"])
         return done
 
-    def run(self, parts: Sequence[Any], task: Callable[..., Any], description: str, **arguments: Any) -> list[Any]:
+    def run(
+        self,
+        parts: Sequence[Any],
+        task: Callable[..., Any],
+        description: str,
+        memory: int = PREPARING_BYTES,
+        **arguments: Any,
+    ) -> list[Any]:
         """Run a later pass: call `task` with each part and `arguments`, in Ray tasks or in this process.
 
-        Returns the results, small ones, in the order of the parts.
+        A Ray task reserves `memory` bytes. Returns the results, small ones, in the order of the parts.
 
         Raises:
             RuntimeError: a task failed, for example because a disk is full.
@@ -92,7 +99,7 @@ class Workspace:
         if self.in_process:
             results = (task(part, **arguments) for part in parts)
         else:
-            results = map_in_tasks(task, parts, PREPARING_BYTES, self._options, **arguments)
+            results = map_in_tasks(task, parts, memory, self._options, **arguments)
         done = []
         with self._progress(description, len(parts), "parts") as progress:
             for result in results:
