@@ -182,8 +182,8 @@ def train_tree(config: NetworkTreeConfig, inputs: TrainingInputs, directory: Pat
                 "computed_in": format_name(product_format(context.device, precision)),
                 "device": backend_for(context.device).device_type,
             }
+            del training  # its moments and averages, more than the weights, which the files now take as well
             save_level(network, place, this_key, about, context)
-            del training  # its moments and averages must not stay in memory while the next level's are built
         checkpoints.drop(context)  # a kill between saving a level and dropping its checkpoint leaves one
 
         # Score all documents for the candidates of the next level, unless a start before this one has done it. A level
