@@ -322,7 +322,7 @@ def table(rows: Sequence[dict[str, Any]]) -> Table:
         shown.add_column(name, justify="left" if name in ("phase", "which") else "right")
     for row in rows:
         memory = (f"{row[name]:.2f}" for name in ("peak_gib", "largest_process_gib"))
-        shown.add_row(row["phase"], f"{row['seconds']:,.0f}", *memory, row["largest_process"])
+        shown.add_row(row["phase"], f"{row['seconds']:,.0f}", *memory, row.get("largest_process", ""))
     return shown
 
 

@@ -32,7 +32,7 @@ OBJECT_STORE_BYTES = 1 << 30
 UV_VARIABLE = "RAY_ENABLE_UV_RUN_RUNTIME_ENV"
 RAY_VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
-    # A failure is told when its result is fetched; after Ctrl-C, those of tasks that are being cancelled say nothing.
+    # The driver reports a failure when it fetches the result; after Ctrl-C, it fetches none.
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
     # Launchers and controllers reserve no CPU, so more processes than cores start at once, and Ray would warn of it.
     "RAY_worker_maximum_startup_concurrency": "8",

@@ -70,7 +70,7 @@ class LabelIndex:
     @classmethod
     def load(cls, path: Path) -> "LabelIndex":
         """Load an index that `save` wrote."""
-        # Of pyarrow, `read_table` and the conversion of chunked arrays import pandas, which takes half a second.
+        # Of pyarrow, `read_table` and the conversion of chunked arrays import pandas, which takes 0.2 s.
         with pq.ParquetFile(path) as file:
             table = file.read(columns=["label", "name", "count"], use_threads=False)
         labels, counts = Strings(table["label"]), np.from_dlpack(table["count"].combine_chunks()).copy()

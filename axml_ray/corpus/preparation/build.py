@@ -130,7 +130,7 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
         warn(overlap_warning(duplicates["also_in_train"], by_split(staged.split)))
 
     def count(task: Callable[..., Any], what: str, **more: Any) -> list[Any]:
-        """Count something in all blocks; each task writes its counts next to them, and returns a sample."""
+        """Count something in all blocks; each task writes its counts next to them. Return what the tasks do."""
         groups = group_by_size(list(range(len(staged.paths))), np.diff(staged.starts).tolist(), COUNTING_DOCUMENTS)
         return workspace.run(groups, task, f"counting {what}", paths=staged.paths, splits=staged.splits(), **more)
 

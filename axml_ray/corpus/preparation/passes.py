@@ -33,7 +33,6 @@ def count_labels(numbers: Sequence[int], paths: Sequence[str], splits: Sequence[
 
     Returns a sample of the blocks' labels, see `_sample`.
     """
-    samples = []
     for number in numbers:
         block, split = StagedBlock(Path(paths[number])), splits[number]
         labels = block.rows("label")
@@ -41,8 +40,7 @@ def count_labels(numbers: Sequence[int], paths: Sequence[str], splits: Sequence[
         size = block.table("labels").num_rows
         counts = [np.bincount(labels.values[split_of_label == i], minlength=size) for i in range(len(SPLITS))]
         block.save("label_counts", np.stack(counts))
-        samples.append(_sample(block.table("labels")["label"]))
-    return np.unique(np.concatenate(samples))
+    return _sample([StagedBlock(Path(paths[number])).table("labels")["label"] for number in numbers])
 
 
 def count_words(numbers: Sequence[int], paths: Sequence[str], splits: Sequence[np.ndarray]) -> np.ndarray:
@@ -50,7 +48,6 @@ def count_words(numbers: Sequence[int], paths: Sequence[str], splits: Sequence[n
 
     Returns a sample of the blocks' words, see `_sample`.
     """
-    samples = []
     for number in numbers:
         block, split = StagedBlock(Path(paths[number])), splits[number]
         words = block.rows("word")
@@ -60,8 +57,7 @@ def count_words(numbers: Sequence[int], paths: Sequence[str], splits: Sequence[n
             train = words.take(np.flatnonzero(split == TRAIN))
         size = block.table("words").num_rows
         block.save("word_counts", np.bincount(distinct_values(train).values, minlength=size))
-        samples.append(_sample(block.table("words")["word"]))
-    return np.unique(np.concatenate(samples))
+    return _sample([StagedBlock(Path(paths[number])).table("words")["word"] for number in numbers])
 
 
 def count_subwords(numbers: Sequence[int], paths: Sequence[str], splits: Sequence[np.ndarray], max_tokens: int) -> None:
@@ -102,10 +98,10 @@ def count_cooccurrences(stripe: int, paths: Sequence[Path], files: Sequence[Path
     save_npz(paths[stripe], cooccurrences(documents, stripe, len(paths), words), compressed=False)
 
 
-def _sample(strings: pa.ChunkedArray) -> np.ndarray:
-    """Return the checksums (uint32) of one in `SAMPLED` strings, the same ones in each block that has them."""
-    checksums = (zlib.crc32(string.encode()) for string in strings.to_pylist())
-    return np.array([checksum for checksum in checksums if checksum % SAMPLED == 0], np.uint32)
+def _sample(strings_of_blocks: Sequence[pa.ChunkedArray]) -> np.ndarray:
+    """Return the distinct checksums (uint32) of one in `SAMPLED` strings, the same ones wherever they occur."""
+    checksums = (zlib.crc32(string.encode()) for strings in strings_of_blocks for string in strings.to_pylist())
+    return np.array(list({checksum for checksum in checksums if checksum % SAMPLED == 0}), np.uint32)
 
 
 def _encode_file(split: str, number: int, layout: FileLayout, work: Path, max_tokens: int) -> tuple[Ragged, Ragged]:
