@@ -32,8 +32,9 @@ TERM_BYTES, TEXT_BYTES = 8, 6
 """Bytes of a term in the file of the labels' features, and of a word in texts."""
 PREPARED_PER_SECOND = 3.8e5
 """Words that a core prepares in a second (`benchmarks/results/scale.json`: documents of 104 words, two cores)."""
-EVALUATED_PER_SECOND = 2.0e3
-"""Rankings that a core evaluates in a second (assumed)."""
+EVALUATED_PER_SECOND = 9.3e2
+"""Rankings of 100 labels that are evaluated in a second, intervals, bands and label sets included
+(`benchmarks/results/evaluation-scale.json`: three rankings of 816,757 documents)."""
 LABEL_BYTES, RANKED_BYTES = 100, 8
 """Bytes of a label in a process that reads names and counts, and of a label with its score in a ranking."""
 
