@@ -15,6 +15,7 @@ from torch import Tensor
 
 from axml_ray.core import storage
 from axml_ray.core.files import check_fences
+from axml_ray.core.memory import release_freed_memory
 from axml_ray.core.seeds import derived_seed
 from axml_ray.corpus.store import Corpus, Split
 from axml_ray.network.backends.backend import backend_for
@@ -170,6 +171,7 @@ def train_tree(config: NetworkTreeConfig, inputs: TrainingInputs, directory: Pat
             # Label vectors come after `resume`: computing them takes a pass over the texts, which a checkpoint spares.
             if not checkpoints.resume(training):
                 _start_label_vectors(network, config, inputs, data, previous, report)
+            release_freed_memory()  # in pieces that moments and averages, the largest tensors of all, would not fit
             score = training.run()
             about = {
                 "level": number,
@@ -183,6 +185,7 @@ def train_tree(config: NetworkTreeConfig, inputs: TrainingInputs, directory: Pat
                 "device": backend_for(context.device).device_type,
             }
             del training  # its moments and averages, more than the weights, which the files now take as well
+            release_freed_memory()
             save_level(network, place, this_key, about, context)
         checkpoints.drop(context)  # a kill between saving a level and dropping its checkpoint leaves one
 
