@@ -13,7 +13,7 @@ from typing import Any
 from axml_ray.core import storage
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.settings import TrackingSettings
-from axml_ray.tracking.tracker import LevelMetrics, RunIdentity, Tracker
+from axml_ray.tracking.tracker import LevelMetrics, Outcome, RunIdentity, Tracker
 
 EVENTS = "tensorboard"
 """Name of the directories of events."""
@@ -45,6 +45,8 @@ class TensorBoardTracker(Tracker):
         place = metrics.tree, metrics.level
         events = self._levels.get(place)
         if events is None or metrics.step < events.last_step:
+            if events is not None:
+                events.close()
             directory = self._layout.tree(metrics.tree) / EVENTS / f"level-{metrics.level}"
             events = self._levels[place] = Events(directory, metrics.step)
         events.write(metrics.values, metrics.step, metrics.time)
@@ -55,6 +57,11 @@ class TensorBoardTracker(Tracker):
 
         self._events.write_summaries(*hparams(self._parameters, dict(scores)))
         self._events.write(scores, 0, time.time())
+
+    def close(self, outcome: Outcome) -> None:
+        """Close all files."""
+        for events in (self._events, *self._levels.values()):
+            events.close()
 
 
 class Events:
@@ -95,3 +102,7 @@ class Events:
         for file in self._directory.glob(f"*{self._suffix}"):
             storage.publish(file, file)
         self.last_step = step
+
+    def close(self) -> None:
+        """Close the file."""
+        self._writer.close()

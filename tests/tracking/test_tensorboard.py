@@ -8,8 +8,9 @@ from s3 import Bucket
 from toy_run import LEVEL_1, experiment, log_all
 
 from axml_ray.core.paths import absolute
-from axml_ray.tracking.tensorboard_tracker import Events
+from axml_ray.tracking.tensorboard_tracker import Events, TensorBoardTracker
 from axml_ray.tracking.tracked_run import track, tracked_ids
+from axml_ray.tracking.tracker import LevelMetrics, RunIdentity
 
 
 def step(number: int, loss: float) -> dict[str, object]:
@@ -62,6 +63,17 @@ def test_restarted_workers_take_the_place_of_what_they_lost(tmp_path: Path) -> N
             tracked.record(step(number, loss))
     level = settings.run_directory / "tree-0" / "tensorboard" / "level-1"
     assert points(level)["loss"] == {100: 1.0, 180: 0.5, 280: 0.5}
+
+
+def test_files_are_closed(tmp_path: Path) -> None:
+    identity = RunIdentity(name="toy", directory=tmp_path)
+    tracker = TensorBoardTracker(identity, experiment(tmp_path).tracking)
+    metrics = LevelMetrics(tree=0, level=1, step=100, time=1.0, values={"loss": 1.0})
+    tracker.log_level(metrics)
+    tracker.close("stopped")
+    for write in (lambda: tracker.log_level(metrics), lambda: tracker.log_scores({"P@1": 1.0})):
+        with pytest.raises(ValueError, match="closed file"):
+            write()
 
 
 def test_a_trial_is_below_its_sweep(tmp_path: Path) -> None:
