@@ -171,7 +171,8 @@ def train_tree(config: NetworkTreeConfig, inputs: TrainingInputs, directory: Pat
             # Label vectors come after `resume`: computing them takes a pass over the texts, which a checkpoint spares.
             if not checkpoints.resume(training):
                 _start_label_vectors(network, config, inputs, data, previous, report)
-            release_freed_memory()  # in pieces that moments and averages, the largest tensors of all, would not fit
+            # Scoring and first label vectors leave small free blocks, which moments and averages do not fit into.
+            release_freed_memory()
             score = training.run()
             about = {
                 "level": number,

@@ -82,8 +82,6 @@ def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: 
     check_space(sweep.space, base, sweep.settings.seed)
     concurrent = concurrent_trials(sweep.settings.resources, sweep.at_once)
     write_manifest(sweep, corpus)
-    # Before `begun`, which may start a thread: `of_settings` turns warnings into errors, in all threads.
-    first = sweep.space.of_settings(sweep.settings)
     begun()
     directory = sweep.directory / TRIALS
 
@@ -109,7 +107,7 @@ def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: 
         tuner = tune.Tuner.restore(place, trainable, resume_errored=True)
         log.info("sweep %s continues, with its first number of trials at a time", sweep.name)
     else:
-        tuner = _tuner(sweep, trainable, sweep.documents(corpus), concurrent, first)
+        tuner = _tuner(sweep, trainable, sweep.documents(corpus), concurrent)
         log.info(
             "sweep %s: %d trials, %d at a time, each on %s training documents",
             sweep.name, sweep.trials, concurrent, f"{sweep.documents(corpus):,}",
@@ -127,11 +125,12 @@ def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: 
     return trials
 
 
-def _tuner(sweep: Sweep, trainable: Any, epoch: int, concurrent: int, first: dict[str, Any] | None) -> tune.Tuner:
-    """Return the tuner of a new sweep, whose trials train on `epoch` documents, the first one with given parameters."""
+def _tuner(sweep: Sweep, trainable: Any, epoch: int, concurrent: int) -> tune.Tuner:
+    """Return the tuner of a new sweep, whose trials train on `epoch` documents."""
     seed, space = sweep.settings.seed, sweep.space
     is_random = sweep.search == "random"
     sampler = RandomSampler(seed) if is_random else TPESampler(seed=seed, n_startup_trials=STARTUP)
+    first = space.of_settings(sweep.settings)
     if first is None:
         log.info("tune: the space cannot draw the config's own settings; the first trial is drawn like the others")
     scheduler: TrialScheduler = FIFOScheduler()

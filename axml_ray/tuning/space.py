@@ -124,11 +124,14 @@ class Space:
                     f"{group}.{key}": value,
                     **{f"{group}.{key}.{place}": place_value for place, place_value in places},
                 }
+        # Optuna only warns of a value that is out of range; `create_trial` raises. `catch_warnings` would change the
+        # filters of all threads.
+        warnings.filterwarnings("ignore", "The value .* of the parameter .* is out of the range", UserWarning)
+        trial = optuna.trial.FixedTrial(values)
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")  # Optuna only warns of a value that is out of range
-                drawn = self.draw(optuna.trial.FixedTrial(values))
-        except (ValueError, UserWarning):
+            drawn = self.draw(trial)
+            optuna.trial.create_trial(params=trial.params, distributions=trial.distributions, value=0.0)
+        except ValueError:
             return None
         # Compared with a rebuilt `base`, since some of its attributes are not among the settings that are dumped.
         return drawn if apply_parameters(base, drawn) == apply_parameters(base, {}) else None
