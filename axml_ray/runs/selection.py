@@ -113,13 +113,11 @@ def is_small(counts: Counts) -> bool:
 
 
 def values_to_try(settings: Experiment, counts: Counts) -> dict[str, dict[str, tuple[Any, ...]]]:
-    """Return the values to compare by kind of member and setting; none that the user gave or that takes too long."""
+    """Return the values to compare by kind of member and setting, without what the user gave or takes too long."""
     if counts.documents < FEWEST_DOCUMENTS:
         return {}
     of_kinds = TRIED if is_small(counts) else TRIED_IF_LARGE
     left_out, chosen = [*settings.given], settings.members.chosen
-    if settings.corpus.label_names is None:
-        left_out.append("features.names_as_texts")
     if "linear_tree" in chosen:
         is_flat = not levels_of_clusters(settings, chosen["linear_tree"], counts.labels)
         left_out += ["members.linear_tree.flat"] if is_flat or counts.labels > MOST_FLAT_LABELS else []

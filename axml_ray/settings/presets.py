@@ -45,11 +45,7 @@ RECOMMENDED: Values = {
 PRESETS: dict[str, Values] = {"paper": {}, "recommended": RECOMMENDED, "auto": RECOMMENDED}
 
 TRIED: dict[str, dict[str, tuple[Any, ...]]] = {
-    "linear_tree": {
-        "members.linear_tree.flat": (False, True),
-        "members.linear_tree.cost": (1.0, 4.0),
-        "features.names_as_texts": (False, True),
-    },
+    "linear_tree": {"members.linear_tree.flat": (False, True), "members.linear_tree.cost": (1.0, 4.0)},
     "knn": {"members.knn.neighbours": (10, 20, 50)},
 }
 """Values that `auto` compares on held-out training documents of a small corpus, by kind of member and setting."""

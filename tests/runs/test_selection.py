@@ -42,7 +42,6 @@ from axml_ray.settings.members import members_model
 from axml_ray.settings.presets import TRIED, TRIED_IF_LARGE, Choice
 from axml_ray.tree.halving import MapFunction
 
-NAMES = "features.names_as_texts"
 MEMBERS = {
     "network_tree": {"weight": 0.5},
     "linear_tree": {"weight": 0.35, "cost": 4, "cluster_size": 4},
@@ -60,7 +59,6 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
 def settings(tmp_path: Path) -> Experiment:
     """Settings as the preset `auto` gives them."""
     settings = changed(changed(experiment(tmp_path), "members", members_model()(**MEMBERS)), "preset", "auto")
-    settings = changed(settings, "corpus.label_names", tmp_path / "names.tsv")
     return changed(changed(settings, "ensemble.combiner", "weighted"), "ensemble.trees", 2).with_given(())
 
 
@@ -164,9 +162,6 @@ def test_what_is_chosen_depends_on_the_size(
 
     everything = [key for values in TRIED.values() for key in values]
     assert tried() == everything and fits_weights(settings, counts)
-    without_names = values_to_try(changed(settings, "corpus.label_names", None), counts)
-    assert without_names.keys() == TRIED.keys()
-    assert set(everything) - {key for of_kind in without_names.values() for key in of_kind} == {NAMES}
     with monkeypatch.context() as patch:
         patch.setattr(selection, "ENOUGH_VALIDATION", 24)
         assert tried() == everything and not fits_weights(settings, counts)

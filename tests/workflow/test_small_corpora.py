@@ -17,7 +17,7 @@ from axml_ray.workflow.train import adapted, prepare_corpus, run, small_corpus_w
 MINE = Path(__file__).parents[2] / "configs" / "mine.yaml"
 
 pytestmark = pytest.mark.slow
-FLAT, NAMES = "members.linear_tree.flat", "features.names_as_texts"
+FLAT = "members.linear_tree.flat"
 
 
 def mine(directory: Path, preset: str) -> Experiment:
@@ -44,7 +44,7 @@ def test_the_preset_adapts_to_few_texts(ray_cluster: None, tmp_path: Path, monke
     assert metrics["combiner"]["documents"] == documents["valid"]
     chosen = read_json(RunLayout(settings.run_directory).selection)["choices"]
     keys, tried = {choice["key"] for choice in chosen}, {key for values in TRIED.values() for key in values}
-    assert keys > tried - {FLAT, NAMES} and not keys & {FLAT, NAMES}  # all labels fit one cluster, and have no names
+    assert keys > tried - {FLAT} and FLAT not in keys  # all labels fit one cluster
     assert list(metrics["seconds"])[:2] == ["prepare", "choose members"]
     # A run that is started again chooses no more, and counts the time of the first start.
     assert run(settings)["seconds"]["choose members"] == metrics["seconds"]["choose members"] > 0
