@@ -94,7 +94,7 @@ class CorpusSettings(ReadingSettings):
     row, each line counts as one."""
     label_names: AbsolutePath | None = None
     """Readable names: lines of label, tab, name; or CSV; or line i names label i; or the repository's `lbl.json`. At
-    least a tenth of the file's labels must be in the corpus, or a tenth of the corpus's in the file."""
+    least half of the file's labels must be in the corpus, or half of the corpus's in the file."""
     label_features: AbsolutePath | None = None
     """Features of the labels as in the Extreme Classification Repository: a line of two counts, then row i for label i.
     Label trees are clustered by them; by default by TF-IDF centroids of the training texts."""

@@ -68,12 +68,10 @@ def test_the_first_name_of_a_label_counts(tmp_path: Path) -> None:
     assert name_labels(["1", "2"], tmp_path / "n.tsv") == ["cat", "dog"]
 
 
-@pytest.mark.parametrize("lines", ["1\t \n2\t\n3\tdog\n", "\n\n\ndog\n"])
+@pytest.mark.parametrize("lines", ["1\t \n2\t\n3\tdog\n", "\n\n\ndog\n", "1\t \n"])
 def test_a_blank_is_no_name(tmp_path: Path, lines: str) -> None:
     (tmp_path / "n.tsv").write_text(lines)
-    assert name_labels(["1", "2", "3"], tmp_path / "n.tsv") == ["1", "2", "dog"]
-    (tmp_path / "n.tsv").write_text(lines.replace("dog", " "))
-    with pytest.raises(SettingsError, match=r"names 0 of 3 labels|holds no labels"):
+    with pytest.raises(SettingsError, match=r"names [01] of 3 labels"):
         name_labels(["1", "2", "3"], tmp_path / "n.tsv")
 
 
@@ -125,7 +123,7 @@ def test_a_csv_file_without_a_header(tmp_path: Path) -> None:
     assert name_labels(["0", "1"], tmp_path / "n.csv") == ["cats", "dogs"]
 
 
-def test_the_share_is_logged_and_no_name_is_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_share_is_logged_and_below_half_is_an_error(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "n.tsv"
     path.write_text("label\tname\nx/1\tcat\nhttp://x/2\tdog\n", encoding="utf-8")
     with caplog.at_level(logging.INFO, logger="axml_ray"):
@@ -150,23 +148,6 @@ def test_few_labels_may_have_names(tmp_path: Path) -> None:
     assert name_labels(labels, path) == ["x/0", "cat", *labels[2:]]
     path.write_text("".join(f"x/{number}\tname {number}\n" for number in range(99)), encoding="utf-8")
     assert name_labels(labels, path) == [f"name {number}" for number in range(9)]
-
-
-def test_part_of_a_corpus_with_some_names_of_the_whole(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Labels without a name, and names without a label; by few in common the file may be of another corpus."""
-    path, labels = tmp_path / "n.tsv", [f"x/{number}" for number in range(20)]
-    for common, level in ((10, None), (9, "WARNING"), (2, "WARNING"), (1, "error")):
-        path.write_text("".join(f"x/{number}\tname {number}\n" for number in range(20 - common, 60)), encoding="utf-8")
-        caplog.clear()
-        if level == "error":
-            with pytest.raises(SettingsError, match=r"names 1 of 20 labels .*'x/0'"):
-                name_labels(labels, path)
-        else:
-            names = name_labels(labels, path)
-            assert names == labels[: 20 - common] + [f"name {number}" for number in range(20 - common, 20)]
-            assert [record.levelname for record in caplog.records if record.levelname != "INFO"] == [level] * bool(
-                level
-            )
 
 
 @pytest.mark.parametrize(

@@ -108,9 +108,9 @@ def test_readable_names(run: Prepare, tmp_path: Path) -> None:
     corpus = run(train=many(20), test=many(4, "test"), label_names=tmp_path / "names.tsv")
     shown = dict(zip(corpus.labels.labels, corpus.labels.names, strict=True))
     assert shown == {"all": "all", "l0": "Label nought", "l1": "l1", "l2": "Label two", "l3": "Label three"}
-    (tmp_path / "names.tsv").write_text("label 0\tLabel nought\nlabel 1\tLabel one\nlabel 2\tLabel two\n")
+    (tmp_path / "names.tsv").write_text("label 0\tLabel nought\nlabel 1\tLabel one\nl2\tLabel two\n")
     said = error_of(run, train=many(20), test=many(4, "test"), label_names=tmp_path / "names.tsv")
-    assert "0 of 5 labels" in said and "'label 1'" in said and "'all'" in said
+    assert "1 of 5 labels" in said and "'label 1'" in said and "'all'" in said
 
 
 # Rare and unseen

@@ -25,10 +25,9 @@ from axml_ray.corpus.text.composition import composed
 
 log = logging.getLogger(__name__)
 
-MIN_COMMON_SHARE, FEW_COMMON_SHARE = 0.1, 0.5
+MIN_COMMON_SHARE = 0.5
 """Smallest share of the corpus's labels that a file must have, or of the file's labels, if these are fewer, that the
-corpus must have, and share below which a warning is logged. A vocabulary has more labels than a corpus, and a corpus
-may have labels that nobody named; both at once where part of a corpus is tried with the names of the whole."""
+corpus must have. A vocabulary has more labels than a corpus, and a corpus may have labels that nobody named."""
 CSV_DELIMITERS = ",;|"
 CSV_SAMPLE_ROWS = 20
 """Number of rows in which a delimiter must give the same number of cells."""
@@ -63,21 +62,18 @@ def name_labels(labels: Sequence[str], path: Path) -> list[str]:
         names, columns = _tabled_names([cells for _, cells in rows], known)
     names_of_labels = [names.get(_key(label), "") for label in labels]
     missing = [label for label, name in zip(labels, names_of_labels, strict=True) if not name]
-    named, common = len(labels) - len(missing), min(len(labels), len(names))
+    named = len(labels) - len(missing)
     example = next(
         (f", such as {label!r}: {name!r}" for label, name in zip(labels, names_of_labels, strict=True) if name), ""
     )
     log.info("prepare: %s names %s of %s labels (%s%s)", path, f"{named:,}", f"{len(labels):,}", columns, example)
-    if named < FEW_COMMON_SHARE * common or not named:
+    if named < MIN_COMMON_SHARE * min(len(labels), len(names)) or not named:
         keys = [key for key in names if key not in known]
         key = keys[min(1, len(keys) - 1)] if keys else next(iter(names), "")  # the first one may be a header
-        differ = f"It has {key!r}, the corpus {missing[0]!r}"
-        if named < MIN_COMMON_SHARE * common or not named:
-            raise SettingsError(
-                f"corpus.label_names: {path} names {named:,} of {len(labels):,} labels ({columns}). {differ}; write "
-                "lines of label, tab, name, with labels as in the corpus"
-            )
-        log.warning("prepare: WARNING: that is few. %s; see whether labels are written alike in both", differ)
+        raise SettingsError(
+            f"corpus.label_names: {path} names {named:,} of {len(labels):,} labels ({columns}). It has {key!r}, the "
+            f"corpus {missing[0]!r}; write lines of label, tab, name, with labels as in the corpus"
+        )
     return [name or label for label, name in zip(labels, names_of_labels, strict=True)]
 
 
