@@ -15,7 +15,7 @@ from axml_ray.cluster.failures import failure, root_cause
 from axml_ray.cluster.tasks import ANYWHERE, as_completed, maps_in_tasks
 from axml_ray.core.lease import Lease
 from axml_ray.core.limits import available_cpus
-from axml_ray.core.memory import keep_freed_memory
+from axml_ray.core.memory import keep_freed_memory, release_freed_memory
 from axml_ray.planning.phases import task_memory
 from axml_ray.progress.heartbeat import Heartbeat
 from axml_ray.runs.fitting import build_tree_of_run
@@ -65,6 +65,7 @@ def _build_tree(settings: Experiment, number: int, lease: Lease | None, part_mem
     run = Run.open(settings, lease)
     keep_freed_memory()
     run.keep_tree(number, cluster_labels(run, number, part_memory))
+    release_freed_memory()  # this process ends a moment after the next phase has begun, or builds another tree
 
 
 def cluster_labels(run: Run, number: int, part_memory: int) -> LabelTree:
