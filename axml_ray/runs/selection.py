@@ -4,14 +4,16 @@ Validation documents are few. Members that are fitted in seconds can rank traini
 all but one fold of these and rank that fold. Settings are tried one after the other (`presets.TRIED`); another value
 than the preset's is taken if it gains more nDCG@5 than a standard error.
 
-- Of a small corpus, `HELD_OUT` of the `FOLDS` folds are ranked, two fifths of the documents. If it has fewer than
+- Of a small corpus, `HELD_OUT` of the `FOLDS` folds are ranked, two fifths of the documents. Features are shared, so
+  they are compared by the weighted sum of all members (`presets.TRIED_TOGETHER`). If it has fewer than
   `ENOUGH_VALIDATION` validation documents, the weights of these kinds are then fitted like those of a combiner
   (`ensemble/weights.py`), and networks keep theirs.
 - Of a larger one, other settings are tried (`presets.TRIED_IF_LARGE`), by one label tree on documents of at most
   `SAMPLE_WORDS` words together, of which one fold of `FOLD_DOCUMENTS` is ranked. The best cost falls with the number of
   documents, so all are used if they are short.
 
-A fold is fitted by `fit_run`, as a run of its own whose corpus has other splits.
+A fold is fitted by `fit_run`, as a run of its own whose corpus has other splits, and of whose labels those are trained
+that have documents in the others. Were more of them trained, a label could be found by its name alone.
 """
 
 import sys
@@ -25,13 +27,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from scipy import sparse
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json, write_json
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import RunLayout
-from axml_ray.core.topk import TopK
+from axml_ray.core.strings import Strings
+from axml_ray.core.topk import TopK, weighted_sum
 from axml_ray.corpus.counts import Counts, counts_of
+from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.store import Corpus, Split
 from axml_ray.ensemble.combiner import MemberWeights, Validation
 from axml_ray.ensemble.weights import MEASURED, FittedWeights, choose
@@ -41,7 +47,7 @@ from axml_ray.runs.fitting import fit_run
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment, changed, fingerprint, with_choices
 from axml_ray.settings.members import kinds
-from axml_ray.settings.presets import MOST_FLAT_LABELS, TRIED, TRIED_IF_LARGE, Choice, is_given
+from axml_ray.settings.presets import MOST_FLAT_LABELS, TRIED, TRIED_IF_LARGE, TRIED_TOGETHER, Choice, is_given
 from axml_ray.tree.halving import MapFunction
 
 FEWEST_DOCUMENTS, MOST_DOCUMENTS, ENOUGH_VALIDATION = 1_000, 20_000, 1_000
@@ -58,15 +64,60 @@ RANKED = 30
 
 @dataclass(frozen=True)
 class Fold(Corpus):
-    """A corpus whose `valid` split is one fold of its training documents, and whose `train` split is the others."""
+    """A corpus whose `valid` split is one fold of its training documents, and whose `train` split is the others.
+
+    Its labels are those of the whole corpus, with numbers of its own: first those with documents in its `train` split.
+    Their TF-IDF centroids, by which label trees are built, are those of the whole corpus.
+    """
 
     documents_used: int | None
     folds: int
     number: int
 
-    def split(self, name: str) -> Split:
-        """Load a split; neither contains a document of the corpus's own validation and test splits."""
+    def documents_of(self, name: str) -> Split:
+        """Load a split with the label ids of the whole corpus; without documents of its validation and test splits."""
         return self._train.take(np.flatnonzero(self._is_held_out == (name == "valid")))
+
+    def split(self, name: str) -> Split:
+        """Load a split with the label ids of the fold."""
+        split = self.documents_of(name)
+        rows = np.repeat(np.arange(len(split)), split.labels.lengths)
+        ids = np.argsort(self.label_order)[split.labels.values].astype(np.int32)
+        return Split(split.tokens, Ragged(ids[np.lexsort((ids, rows))], split.labels.offsets))
+
+    @property
+    def trained(self) -> int:
+        """Number of labels with documents in `train`."""
+        return int(np.count_nonzero(self._label_counts))
+
+    @cached_property
+    def labels(self) -> LabelIndex:
+        """The labels, by the fold's ids."""
+        order, whole = self.label_order, self._whole.labels
+        labels, names = (Strings(pa.array(values).take(pa.array(order))) for values in (whole.labels, whole.names))
+        return LabelIndex(labels, names, self._label_counts[order])
+
+    def label_features(self) -> sparse.csr_matrix:
+        """Load the TF-IDF centroids of the labels, float32 CSR [trained labels, words]."""
+        return self._whole.label_features()[self.label_order[: self.trained]]
+
+    def clustering_features(self) -> sparse.csr_matrix:
+        """Load what label trees are clustered by, float32 CSR [trained labels, features]."""
+        return self._whole.clustering_features()[self.label_order[: self.trained]]
+
+    @cached_property
+    def label_order(self) -> np.ndarray:
+        """Return the ids in the whole corpus of the fold's labels, int64 [labels]."""
+        return np.argsort(self._label_counts == 0, kind="stable")
+
+    @cached_property
+    def _label_counts(self) -> np.ndarray:
+        """Return the number of documents in `train` of each label of the whole corpus, int64 [labels]."""
+        return np.bincount(self.documents_of("train").labels.values, minlength=len(self._whole.labels))
+
+    @cached_property
+    def _whole(self) -> Corpus:
+        return Corpus(self.directory, self.manifest)
 
     @cached_property
     def _train(self) -> Split:
@@ -104,7 +155,8 @@ def rank_held_out(job: Job, parallel_map: MapFunction = map) -> TopK:
     with tempfile.TemporaryDirectory() as directory:
         run = Run(settings.model_copy(update={"runs": Path(directory), "continue_from": None}), fold)
         ensemble = fit_run(run, parallel_map)
-        return ensemble.rank(fold.split("valid").tokens)
+        ranking = ensemble.rank(fold.split("valid").tokens)
+    return ranking._replace(labels=np.where(ranking.labels < 0, -1, fold.label_order[ranking.labels]).astype(np.int32))
 
 
 def is_small(counts: Counts) -> bool:
@@ -128,6 +180,14 @@ def values_to_try(settings: Experiment, counts: Counts) -> dict[str, dict[str, t
     }
 
 
+def values_to_try_together(settings: Experiment, counts: Counts) -> dict[str, tuple[Any, ...]]:
+    """Return the values to compare by the members of all kinds in `presets.TRIED`, by setting."""
+    has_kinds = any(kind in TRIED for kind in settings.members.chosen)
+    if not (has_kinds and FEWEST_DOCUMENTS <= counts.documents <= MOST_DOCUMENTS and settings.corpus.label_names):
+        return {}
+    return {key: values for key, values in TRIED_TOGETHER.items() if not is_given(key, settings.given)}
+
+
 def fits_weights(settings: Experiment, counts: Counts) -> bool:
     """Return whether the weights of the kinds in `presets.TRIED` are fitted on training documents."""
     of_kinds = [kind for kind in settings.members.chosen if kind in TRIED]
@@ -142,7 +202,8 @@ def fits_weights(settings: Experiment, counts: Counts) -> bool:
 
 def is_needed(settings: Experiment, counts: Counts) -> bool:
     """Return whether there is anything to choose."""
-    return any(values_to_try(settings, counts).values()) or fits_weights(settings, counts)
+    tried = [*values_to_try(settings, counts).values(), values_to_try_together(settings, counts)]
+    return any(tried) or fits_weights(settings, counts)
 
 
 def settings_of_fits(settings: Experiment, counts: Counts) -> Experiment:
@@ -177,11 +238,16 @@ def planned_fits(settings: Experiment, counts: Counts) -> list[list[tuple[Experi
     ranked = documents // number_of_folds(documents)
     fold = replace(counts, documents=documents - ranked, valid_documents=ranked)
     held_out = HELD_OUT if is_small(counts) else 1
-    rounds = []
-    for kind, values_of in values_to_try(settings, counts).items():
-        tried = [_tried(of_fits, key, values)[1] for key, values in values_of.items()]
-        fits = [*tried[:1], *(each[1:] for each in tried[1:])] or [[of_fits]] * weights
-        rounds += [[(_alone(fit, kind), fold) for fit in each for _ in range(held_out)] for each in fits if each]
+    trials, together = values_to_try(settings, counts), values_to_try_together(settings, counts)
+    tried = [(kind, _tried(of_fits, key, values)[1]) for key, values in together.items() for kind in trials]
+    for kind, values_of in trials.items():
+        tried += [(kind, _tried(of_fits, key, values)[1]) for key, values in values_of.items()]
+        tried += [(kind, [of_fits])] * weights
+    rounds, begun = [], set[str]()
+    for kind, each in tried:
+        fits = [(_alone(fit, kind), fold) for fit in each[kind in begun :] for _ in range(held_out)]
+        rounds += [fits] if fits else []
+        begun.add(kind)
     return rounds
 
 
@@ -202,30 +268,50 @@ def select(settings: Experiment, corpus: Corpus, map_jobs: MapJobs = map) -> lis
     trials, weights = values_to_try(settings, counts), fits_weights(settings, counts)
     held_out = range(HELD_OUT if is_small(counts) else 1)
     of_fits = settings_of_fits(settings, counts)
-    truth = Ragged.concatenate(fold_for(of_fits, corpus, number).split("valid").labels for number in held_out)
+    folds = [fold_for(of_fits, corpus, number) for number in held_out]
+    truth = Ragged.concatenate(fold.documents_of("valid").labels for fold in folds)
     documents = f"{len(truth):,} held-out training documents"
-    choices, rankings = [], []
+    before = [settings.members.chosen[kind].weight for kind in trials]
+    choices: list[Choice] = []
+    rankings: dict[str, list[TopK]] = {kind: [] for kind in trials}  # by the values chosen so far, once there are any
+
+    def rank(kind: str, tried: Sequence[Experiment]) -> list[TopK]:
+        """Add the rankings by settings of which only the first, if any, was ranked."""
+        known = rankings[kind]
+        if missing := [_alone(each, kind) for each in tried[len(known) :]]:
+            known += _rank(missing, held_out, map_jobs)
+        return known
+
+    def keep_best(key: str, values: Sequence[Any], compared: Sequence[TopK]) -> int:
+        """Add the choice of the value whose ranking is best, and return its place."""
+        quality = np.stack([ndcg_at(ranking.labels, truth.values, truth.offsets, MEASURED) for ranking in compared])
+        needed = FEATURE_GAIN if key.startswith("features.") else 0.0
+        chosen = choose(np.vstack([quality[:1], quality[1:] - needed]))
+        scores = ", ".join(f"{value} {100 * row.mean():.2f}" for value, row in zip(values, quality, strict=True))
+        choices.append(Choice(key, values[chosen], f"nDCG@5 of {documents}: {scores}"))
+        return chosen
+
+    for key, alternatives in values_to_try_together(settings, counts).items():
+        values, tried = _tried(of_fits, key, alternatives)
+        by_value = zip(*(rank(kind, tried) for kind in trials), strict=True)
+        chosen = keep_best(key, values, [weighted_sum(of_kinds, before, RANKED) for of_kinds in by_value])
+        of_fits = tried[chosen]
+        rankings = {kind: [known[chosen]] for kind, known in rankings.items()}
     for kind, values_of in trials.items():
-        if not (values_of or weights):
-            continue
-        ranked: list[TopK] = []  # by the values that were chosen, once there are any
         for key, alternatives in values_of.items():
             if key == "features.lead_letters" and not of_fits.features.lead_words:
                 continue  # those of no words
             values, tried = _tried(of_fits, key, alternatives)
-            ranked += _rank([_alone(each, kind) for each in tried[len(ranked) :]], held_out, map_jobs)
-            quality = np.stack([ndcg_at(ranking.labels, truth.values, truth.offsets, MEASURED) for ranking in ranked])
-            needed = FEATURE_GAIN if key.startswith("features.") else 0.0
-            chosen = choose(np.vstack([quality[:1], quality[1:] - needed]))
-            of_fits, ranked = tried[chosen], [ranked[chosen]]
-            scores = ", ".join(f"{value} {100 * row.mean():.2f}" for value, row in zip(values, quality, strict=True))
-            choices.append(Choice(key, values[chosen], f"nDCG@5 of {documents}: {scores}"))
-        rankings += ranked or _rank([_alone(of_fits, kind)], held_out, map_jobs)
+            chosen = keep_best(key, values, rank(kind, tried))
+            of_fits, rankings[kind] = tried[chosen], [rankings[kind][chosen]]
+        if weights:
+            rank(kind, [of_fits])
     if weights:
-        before = [settings.members.chosen[kind].weight for kind in trials]
         # Without the held-out documents, which the fits did not have.
         fitted_counts = corpus.labels.counts - np.bincount(truth.values, minlength=len(corpus.labels.counts))
-        validation = Validation(MemberWeights(list(trials), before), rankings, truth, fitted_counts)
+        validation = Validation(
+            MemberWeights(list(trials), before), [ranking for [ranking] in rankings.values()], truth, fitted_counts
+        )
         fitted = FittedWeights.fit(validation, RANKED).kinds
         scores = ", ".join(f"{name} {score:.2f}" for name, score in fitted.scores.items())
         for kind, weight in fitted.weights.items():

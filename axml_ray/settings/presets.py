@@ -49,6 +49,11 @@ TRIED: dict[str, dict[str, tuple[Any, ...]]] = {
     "knn": {"members.knn.neighbours": (10, 20, 50)},
 }
 """Values that `auto` compares on held-out training documents of a small corpus, by kind of member and setting."""
+TRIED_TOGETHER: dict[str, tuple[Any, ...]] = {"features.names_as_texts": (False, True)}
+"""Values that are compared before, by the members of all these kinds, if labels have readable names.
+
+Features belong here: the members of all kinds read them, so their rankings change with them.
+"""
 TRIED_IF_LARGE: dict[str, dict[str, tuple[Any, ...]]] = {
     "linear_tree": {
         "members.linear_tree.flat": (False, True),

@@ -36,10 +36,11 @@ from axml_ray.runs.selection import (
     selection_key,
     settings_of_fits,
     values_to_try,
+    values_to_try_together,
 )
 from axml_ray.settings import Experiment, changed, with_choices
 from axml_ray.settings.members import members_model
-from axml_ray.settings.presets import TRIED, TRIED_IF_LARGE, Choice
+from axml_ray.settings.presets import TRIED, TRIED_IF_LARGE, TRIED_TOGETHER, Choice
 from axml_ray.tree.halving import MapFunction
 
 MEMBERS = {
@@ -59,6 +60,7 @@ def corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Corpus:
 def settings(tmp_path: Path) -> Experiment:
     """Settings as the preset `auto` gives them."""
     settings = changed(changed(experiment(tmp_path), "members", members_model()(**MEMBERS)), "preset", "auto")
+    settings = changed(settings, "corpus.label_names", tmp_path / "names.tsv")  # the tiny corpus has names
     return changed(changed(settings, "ensemble.combiner", "weighted"), "ensemble.trees", 2).with_given(())
 
 
@@ -75,6 +77,39 @@ def test_a_fold_divides_the_training_documents(corpus: Corpus) -> None:
         together = sorted(row.tolist() for part in held_out for row in map(part.tokens.__getitem__, range(len(part))))
         expected = whole.part(documents)
         assert together == sorted(expected.tokens[row].tolist() for row in range(len(expected)))
+
+
+@pytest.mark.parametrize("documents", [None, 15])
+def test_labels_of_a_fold_are_those_of_its_training_documents_first(corpus: Corpus, documents: int | None) -> None:
+    whole = corpus.labels
+    for number in range(FOLDS):
+        fold = Fold(corpus.directory, corpus.manifest, documents, FOLDS, number)
+        order, train = fold.label_order, fold.documents_of("train").labels
+        assert sorted(order) == list(range(len(whole)))
+        assert set(order[: fold.trained]) == set(train.values) and (fold.trained < corpus.trained) == (documents == 15)
+        for name in ("train", "valid"):
+            of_fold, of_whole = fold.split(name).labels, fold.documents_of(name).labels
+            for row in range(len(of_whole)):
+                assert sorted(order[of_fold[row]]) == sorted(of_whole[row])
+                assert (np.diff(of_fold[row]) > 0).all()
+        labels = fold.labels
+        assert labels.trained == fold.trained
+        np.testing.assert_array_equal(labels.counts, np.bincount(train.values, minlength=len(whole))[order])
+        for sequence, expected in ((labels.labels, whole.labels), (labels.names, whole.names)):
+            assert list(sequence) == [expected[label] for label in order]
+        for part in ("label_features", "clustering_features"):
+            expected_rows = getattr(corpus, part)()[order[: fold.trained]]
+            assert (getattr(fold, part)() != expected_rows).nnz == 0
+
+
+def test_labels_without_documents_in_the_other_folds_are_not_ranked(corpus: Corpus, settings: Experiment) -> None:
+    """Not even those that a name is a text of, as in a run of these documents alone."""
+    settings = changed(changed(settings, "features.names_as_texts", True), "training.documents", 15)
+    for other in ("network_tree", "linear_tree"):
+        settings = changed(settings, f"members.{other}.weight", 0.0)
+    ranked = rank_held_out((changed(settings, "ensemble.combiner", "mean"), 0)).labels
+    trained = set(fold_for(settings, corpus, 0).documents_of("train").labels.values)
+    assert trained < set(range(corpus.trained)) and set(ranked[ranked >= 0]) <= trained
 
 
 @pytest.mark.parametrize("kind", TRIED)
@@ -119,8 +154,9 @@ def test_the_parts_of_a_fit_are_tasks_on_its_node(ray_cluster: None, corpus: Cor
 def test_choices_are_among_the_values_and_keep_the_networks_weight(corpus: Corpus, settings: Experiment) -> None:
     choices = select(settings, corpus)
     by_key = {choice.key: choice.value for choice in choices}
-    assert by_key.keys() == {key for kind in TRIED for key in [*TRIED[kind], f"members.{kind}.weight"]}
-    for options in TRIED.values():
+    of_kinds = {key for kind in TRIED for key in [*TRIED[kind], f"members.{kind}.weight"]}
+    assert by_key.keys() == {*TRIED_TOGETHER, *of_kinds} and choices[0].key in TRIED_TOGETHER
+    for options in (TRIED_TOGETHER, *TRIED.values()):
         for key, values in options.items():
             assert by_key[key] in {attrgetter(key)(settings), *values}
     assert by_key["members.linear_tree.weight"] + by_key["members.knn.weight"] == pytest.approx(0.5)
@@ -142,14 +178,14 @@ def test_a_better_value_is_taken_and_a_given_one_kept(
         jobs.extend(given)
         return map(work, given)
 
-    given = settings.with_given({"members.linear_tree.cost", "members.knn.neighbours"})
+    given = settings.with_given({"members.linear_tree.cost", "members.knn.neighbours", "features"})
     choices = {choice.key for choice in select(given, corpus, recorded)}
     assert choices == {"members.linear_tree.weight", "members.knn.weight"}
     assert len(jobs) == 2 * HELD_OUT
     fixed = changed(given, "ensemble.combiner", "calibrated")
     assert select(fixed, corpus) == []
     # As in a run's stored settings, which have all values.
-    assert select(settings.with_given({"members.linear_tree", "members.knn"}), corpus) == []
+    assert select(settings.with_given({"members.linear_tree", "members.knn", "features"}), corpus) == []
 
 
 def test_what_is_chosen_depends_on_the_size(
@@ -158,9 +194,10 @@ def test_what_is_chosen_depends_on_the_size(
     counts = counts_of(corpus, settings)
 
     def tried() -> list[str]:
-        return [key for values in values_to_try(settings, counts).values() for key in values]
+        by_kind = values_to_try(settings, counts).values()
+        return [*values_to_try_together(settings, counts), *(key for values in by_kind for key in values)]
 
-    everything = [key for values in TRIED.values() for key in values]
+    everything = [*TRIED_TOGETHER, *(key for values in TRIED.values() for key in values)]
     assert tried() == everything and fits_weights(settings, counts)
     with monkeypatch.context() as patch:
         patch.setattr(selection, "ENOUGH_VALIDATION", 24)
@@ -175,6 +212,8 @@ def test_what_is_chosen_depends_on_the_size(
         assert tried() == [key for key in TRIED_IF_LARGE["linear_tree"] if not key.endswith("flat")]
         networks = changed(settings, "members", members_model()(network_tree={"weight": 1.0}))
         assert not is_needed(networks, counts)
+        assert not values_to_try_together(networks, counts_of(corpus, networks))
+    assert not values_to_try_together(changed(settings, "corpus.label_names", None), counts)
     for already_flat in (("tree.height", 0), ("members.linear_tree.cluster_size", 512)):
         of_kinds = values_to_try(changed(settings, *already_flat), counts)
         assert list(of_kinds["linear_tree"]) == [key for key in TRIED["linear_tree"] if not key.endswith("flat")]
@@ -183,7 +222,7 @@ def test_what_is_chosen_depends_on_the_size(
 
 
 @pytest.mark.parametrize("most", [1_000, 199])
-@pytest.mark.parametrize("given", [(), ("members.linear_tree",)])
+@pytest.mark.parametrize("given", [(), ("members.linear_tree",), ("features",), ("features", "members.knn.neighbours")])
 def test_the_planned_fits_are_those_of_a_selection(
     corpus: Corpus, settings: Experiment, monkeypatch: pytest.MonkeyPatch, most: int, given: tuple[str, ...]
 ) -> None:
@@ -237,6 +276,7 @@ def test_a_large_corpus_is_sampled(corpus: Corpus, settings: Experiment, monkeyp
 def test_features_have_to_gain_more_and_are_those_of_later_trials(
     corpus: Corpus, settings: Experiment, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    settings = changed(settings, "corpus.label_names", None)
     lead = {"features.lead_words": (0, 3), "features.lead_letters": (None, 4)}
     monkeypatch.setitem(selection.TRIED, "linear_tree", {"features.prefix_letters": (3,), **lead})
     jobs: list[Job] = []
