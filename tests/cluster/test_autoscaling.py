@@ -3,7 +3,6 @@
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from descendants import job_environment
+from ports import free_port
 from ray.autoscaler._private.fake_multi_node.node_provider import (
     FAKE_HEAD_NODE_ID,
     FAKE_HEAD_NODE_TYPE,
@@ -23,12 +23,6 @@ SECONDS = 100
 COMMANDS = ("initialization", "setup", "head_setup", "worker_setup", "head_start_ray", "worker_start_ray")
 UNUSED = ("cluster_synced_files", "rsync_exclude", "rsync_filter", *(f"{name}_commands" for name in COMMANDS))
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager

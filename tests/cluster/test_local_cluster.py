@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from intruder import assert_refused, descendants, submit, without_ray
+from ports import free_port
 
 from axml_ray.cluster.local import check_ports
 
@@ -21,22 +22,12 @@ ROOT = Path(__file__).parents[2]
 FLAGS = ("port", "dashboard-port", "dashboard-agent-listen-port", "ray-client-server-port")
 
 
-def free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    for probe in probes:
-        probe.bind(("127.0.0.1", 0))
-    ports = [probe.getsockname()[1] for probe in probes]
-    for probe in probes:
-        probe.close()
-    return ports
-
-
 class Place:
     """A directory that a head is started from, with a home and a temporary folder of its own."""
 
     def __init__(self, directory: Path, temporary: Path):
         self.directory, self.temporary = directory, temporary
-        self.ports = dict(zip(FLAGS, free_ports(len(FLAGS)), strict=True))
+        self.ports = {flag: free_port() for flag in FLAGS}
         self.environment = without_ray(HOME=str(directory), TMPDIR=str(temporary), PYTHONPATH=str(ROOT))
 
     def run(self, *words: str, **more: str) -> subprocess.CompletedProcess[str]:

@@ -4,7 +4,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ import pytest
 import synthetic
 import yaml
 from descendants import job_environment
+from ports import free_port
 from s3 import Bucket
 
 from axml_ray.inference.tagger import Tagger
@@ -37,12 +37,6 @@ PRIVATE = 'mount -t tmpfs tmpfs "$0" && exec "$@"'
 Start = Callable[..., subprocess.Popen]
 
 
-def free_port() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return str(probe.getsockname()[1])
-
-
 @pytest.fixture
 def start(bucket: Bucket, tmp_path: Path) -> Iterator[Start]:
     """Start two nodes with `tmp_path / "private"` for each alone; return what starts a command on the first."""
@@ -52,12 +46,12 @@ def start(bucket: Bucket, tmp_path: Path) -> Iterator[Start]:
         AXML_RAY_CACHE=str(private / "cache"), AXML_RAY_HOME=str(tmp_path), RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S="0"
     )
     common = ["--block", "--node-ip-address", "127.0.0.1", "--num-cpus", "1", "--object-store-memory", "134217728"]
-    head = ["--head", "--port", head_port, "--temp-dir", str(temporary), "--include-dashboard", "false"]
+    head = ["--head", "--port", str(head_port), "--temp-dir", str(temporary), "--include-dashboard", "false"]
     nodes: list[subprocess.Popen] = []
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
         for number, own in enumerate((head, ["--address", f"127.0.0.1:{head_port}"])):
-            command = [str(SCRIPTS / "ray"), "start", *own, *common, "--dashboard-agent-listen-port", free_port()]
+            command = [str(SCRIPTS / "ray"), "start", *own, *common, "--dashboard-agent-listen-port", str(free_port())]
             log = stack.enter_context((tmp_path / f"node-{number}.log").open("w"))
             nodes.append(
                 subprocess.Popen(
@@ -68,7 +62,10 @@ def start(bucket: Bucket, tmp_path: Path) -> Iterator[Start]:
             stack.callback(nodes[-1].wait, 60)
             stack.callback(nodes[-1].terminate)
             written = Path(log.name)
-            wait_for("the node", lambda written=written: "Ray runtime started" in written.read_text(), nodes[-1])
+            try:
+                wait_for("the node", lambda written=written: "Ray runtime started" in written.read_text(), nodes[-1])
+            except AssertionError as error:
+                raise AssertionError(written.read_text()[-2_000:]) from error
 
         def start(*argv: object, program: str = str(SCRIPTS / "axml-ray")) -> subprocess.Popen:
             """Start a program on the first node."""

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -21,6 +20,7 @@ import synthetic
 import torch
 import yaml
 from descendants import descendants, job_environment, kill_driver
+from ports import free_port
 
 from axml_ray.core.lease import own
 from axml_ray.corpus.preparation.prepare import prepare
@@ -194,20 +194,14 @@ def answers(url: str, headers: dict[str, str]) -> bool:
 @pytest.fixture
 def head(tmp_path: Path) -> Iterator[str]:
     """A Ray head of our own on free ports; the address for `ray job submit`."""
-
-    def free() -> int:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            return int(probe.getsockname()[1])
-
     ray = str(Path(sys.executable).with_name("ray"))
-    port = free()
+    port = free_port()
     # Ray's sockets live below its temporary folder and must have short names.
     temporary = Path("/tmp") / f"axml-{os.getpid()}"
-    command = [ray, "start", "--head", "--block", "--node-ip-address", "127.0.0.1", "--port", str(free()),
+    command = [ray, "start", "--head", "--block", "--node-ip-address", "127.0.0.1", "--port", str(free_port()),
                "--dashboard-host", "127.0.0.1", "--dashboard-port", str(port), "--dashboard-agent-listen-port",
-               str(free()), "--ray-client-server-port", str(free()), "--num-cpus", "2", "--temp-dir", str(temporary),
-               "--object-store-memory", "268435456"]  # fmt: skip
+               str(free_port()), "--ray-client-server-port", str(free_port()), "--num-cpus", "2",
+               "--temp-dir", str(temporary), "--object-store-memory", "268435456"]  # fmt: skip
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     with (tmp_path / "head.log").open("w") as log:
         variables = {"AXML_RAY_HOME": str(tmp_path), "PATH": path, "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0"}

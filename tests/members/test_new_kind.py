@@ -6,7 +6,6 @@ Run: pytest tests/members/test_new_kind.py. Real jobs with real Ray, and a real 
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,6 +14,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 import requests
+from ports import free_port
 
 ROOT = Path(__file__).parents[2]
 SECONDS = 300
@@ -92,9 +92,7 @@ def test_a_program_that_does_not_know_it_refuses_the_bundle(bundle: Path, enviro
 
 @pytest.mark.slow
 def test_it_is_served_and_explained(bundle: Path, environment: dict[str, str]) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     flags = [f"--bundle={bundle}", f"--port={port}", "--cpus=0.1"]
     server = subprocess.Popen([sys.executable, "-m", "serve_app", *flags], env=environment, cwd=ROOT)
     try:

@@ -1,4 +1,3 @@
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -6,6 +5,7 @@ from typing import Any
 import pytest
 import requests
 import torch
+from ports import free_port
 from small_server import MEMBERS, SMALL, TREES
 from tiny_run import train_run
 
@@ -52,9 +52,7 @@ def serve_address(ray_cluster: None) -> Iterator[str]:
     """Where Serve listens; applications have paths of their own."""
     from ray import serve
 
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     serve.start(http_options={"host": "127.0.0.1", "port": port})
     yield f"http://127.0.0.1:{port}"
     serve.shutdown()

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import requests
+from ports import free_port
 from starlette.types import Receive, Scope, Send
 
 from serve_app.listener import bound_sockets, listen
@@ -59,9 +60,7 @@ def servers() -> Iterator[Servers]:
 
 @pytest.fixture
 def port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        number: int = free.getsockname()[1]
-        return number
+    return free_port()
 
 
 def test_it_answers_bodies_of_any_size(servers: Servers, port: int) -> None:

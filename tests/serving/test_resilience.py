@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ import requests
 import torch
 from descendants import descendants
 from intruder import assert_refused, without_ray
+from ports import free_port
 from small_server import MEMBERS, SMALL
 
 from axml_ray import Tagger
@@ -323,9 +323,7 @@ def test_a_server_of_its_own(serve_address: str, serving_bundle: Path, texts: li
             return "here"
 
     neighbour = serve.run(Neighbour.bind(), name="neighbour", route_prefix=None)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     words = [f"--bundle={serving_bundle}", f"--port={port}", "--cpus=0.1"]
     environment = without_ray(HOME=str(tmp_path))
     process = subprocess.Popen(

@@ -1,7 +1,6 @@
 """Corpus, run, predictions and bundle at a URL, each opened by a node that has nothing of it yet."""
 
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,6 +10,7 @@ import pytest
 import requests
 import synthetic
 from descendants import job_environment
+from ports import free_port
 from s3 import Bucket
 
 from axml_ray.core.errors import SettingsError
@@ -100,9 +100,7 @@ def test_a_bundle_at_a_url_is_served(bucket: Bucket, tmp_path: Path) -> None:
     run = Run(settings, prepare_corpus(settings))
     fit_run(run)
     export_bundle(run, absolute(f"{url}/bundles/small"))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     environment = job_environment(AXML_RAY_CACHE=str(tmp_path / "other"), AXML_RAY_API_KEYS="")
     command = [sys.executable, "-m", "serve_app", f"--bundle={url}/bundles/small", f"--port={port}", "--cpus=0.1"]
     server = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, start_new_session=True)
