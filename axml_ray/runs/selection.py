@@ -113,7 +113,9 @@ class Fold(Corpus):
     @cached_property
     def _label_counts(self) -> np.ndarray:
         """Return the number of documents in `train` of each label of the whole corpus, int64 [labels]."""
-        return np.bincount(self.documents_of("train").labels.values, minlength=len(self._whole.labels))
+        return np.bincount(
+            self._train.labels.take(np.flatnonzero(~self._is_held_out)).values, minlength=len(self._whole.labels)
+        )
 
     @cached_property
     def _whole(self) -> Corpus:
