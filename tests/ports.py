@@ -3,8 +3,8 @@
 import random
 import socket
 
-# Below the ports that Linux gives to connections and to whoever asks for any (from 32768), so that nothing takes one
-# in the seconds between this and the server's start; above those that Ray gives to its workers (to 19999).
+# Below the ports that Linux gives to connections and to processes that ask for any (from 32768), so that nothing takes
+# one in the seconds between this and the server's start; above those that Ray gives to its workers (to 19999).
 _PORTS = iter(random.SystemRandom().sample(range(20_000, 32_768), 12_768))
 
 
