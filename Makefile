@@ -27,7 +27,7 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
 
-demo: setup  ## Train three label trees on the docstrings of the installed packages (8 to 11 minutes on 2 cores, with installation)
+demo: setup  ## Train three label trees on the docstrings of the installed packages (8 to 17 minutes on 2 cores, with installation)
 	$(BIN)/axml-ray demo
 
 serve: setup  ## Put the demo's model behind http://127.0.0.1:8000, or HOST=… PORT=… (trains it first if there is none)
