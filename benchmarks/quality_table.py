@@ -100,7 +100,7 @@ COMMANDS = {
 README_ROWS = {
     "eurlex4k_partial": ("omikuji 0.5.2, bonsai", "napkinxc 0.7.2, one_vs_all", "axml-ray, 3 trees, auto"),
     "eurlex57k": ("omikuji 0.5.2, bonsai", "napkinxc 0.7.2, one_vs_all", "axml-ray, one tree, auto"),
-    "tibkat": ("omikuji 0.5.2, bonsai", "Annif, Bonsai", "axml-ray, one tree, auto"),
+    "tibkat": ("omikuji 0.5.2, bonsai", "napkinxc 0.7.2, one_vs_all", "Annif, Bonsai", "axml-ray, one tree, auto"),
     "docstrings": ("omikuji 0.5.2, bonsai", "napkinxc 0.7.2, one_vs_all", "axml-ray, 3 trees, auto"),
     "finna_titles": ("omikuji 0.5.2, bonsai", "axml-ray, one tree, auto"),
 }
