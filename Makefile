@@ -39,7 +39,7 @@ serve: setup  ## Put the demo's model behind http://127.0.0.1:8000, or HOST=… 
 test: test-unit  ## Run all tests
 	$(BIN)/python -m pytest $(PARALLEL) --numprocesses 2 -m "not unit"
 
-test-unit: setup  ## Run the tests that need neither Ray nor other processes (below 90 seconds)
+test-unit: setup  ## Run the tests that need neither Ray nor other processes (some minutes)
 	$(BIN)/python -m pytest $(PARALLEL) --numprocesses auto -m unit
 
 test-avx2: setup  ## Run the tests of numbers as on a processor without AVX-512: other kernels, and no bfloat16 in hardware

@@ -32,7 +32,11 @@ def from_command_line(description: str, arguments: list[str] | None = None) -> E
 
 
 def with_flags(
-    description: str, add: AddFlags, arguments: list[str] | None = None, shown: tuple[str, ...] | None = None
+    description: str,
+    add: AddFlags,
+    arguments: list[str] | None = None,
+    shown: tuple[str, ...] | None = None,
+    base: dict[str, Any] | None = None,
 ) -> tuple[Experiment, argparse.Namespace]:
     """Return settings like `from_command_line`, and the flags that a command has in addition.
 
@@ -41,6 +45,8 @@ def with_flags(
         add: adds the command's own flags to a parser.
         arguments: command-line arguments; by default the process's.
         shown: settings and groups of settings that `--help` lists; by default all.
+        base: settings of a run, which hold where the config and the flags give no others; unused if the config names
+            another preset.
     """
     parser = _Parser(description, epilog=LISTS)
     parser.add_argument("--config", metavar="CONFIG",
@@ -52,7 +58,10 @@ def with_flags(
         namespace = parser.parse_args(arguments)
         flags = parser.pop_settings(namespace)
         path = find_config(namespace.config) if namespace.config else None
-        return build(read_config(path), path, flags=flags), namespace
+        content = read_config(path)
+        if base and content.get("preset", base["preset"]) == base["preset"]:
+            content = merged(base, content)
+        return build(content, path, flags=flags), namespace
     except SettingsError as error:
         parser.exit(2, f"error: {error}\n")
 

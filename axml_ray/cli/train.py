@@ -22,7 +22,7 @@ from axml_ray.core.paths import absolute, with_urls
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.runs.continuation import continued_settings
 from axml_ray.settings import Experiment
-from axml_ray.settings.configuration import read_settings
+from axml_ray.settings.configuration import read_config, read_settings
 
 if TYPE_CHECKING:
     from axml_ray.inference.predict.first_scores import FirstScores
@@ -60,8 +60,8 @@ def parse(argv: list[str]) -> tuple[Experiment]:
     if directory is None or {"-h", "--help"} & set(argv):
         return (with_flags(__doc__ or "", _add_continue, argv)[0],)
     read_settings(directory)  # raises if there is no run, while `with_flags` would speak of a missing config
-    config = ["--config", str(RunLayout(directory).settings)]
-    settings, _ = with_flags(__doc__ or "", _add_continue, [*config, *argv])  # a later --config wins
+    old = read_config(RunLayout(directory).settings)
+    settings, _ = with_flags(__doc__ or "", _add_continue, argv, base=old)
     return (continued_settings(settings, directory),)
 
 

@@ -122,17 +122,18 @@ def held_leases() -> list[Lease]:
 
 
 @contextmanager
-def own(directory: Path) -> Iterator[Lease]:
+def own(directory: Path, wait: float = 0) -> Iterator[Lease]:
     """Hold the lease of a directory within the block; when it ends, what failed writers left there is removed.
 
     Args:
         directory: absolute path; it is created, and removed again if nothing is written.
+        wait: seconds to wait for the end of another job that owns the directory.
 
     Raises:
         SettingsError: another job owns the directory.
         LeaseLostError: another job took over while this process did not answer.
     """
-    lease, stop = _acquire(directory), threading.Event()
+    lease, stop = _acquire(directory, time.monotonic() + wait), threading.Event()
     storage.fetch(directory, recursive=False)
     heartbeat = threading.Thread(target=lease._keep, args=(stop,), name=f"lease of {directory}", daemon=True)
     heartbeat.start()
@@ -164,21 +165,23 @@ def held(directory: Path) -> Iterator[Lease]:
         yield holder
 
 
-def _acquire(directory: Path) -> Lease:
-    """Create the lease of a directory when no other job has one; see `own`."""
+def _acquire(directory: Path, until: float) -> Lease:
+    """Create the lease of a directory when no other job has one, by `until` of the monotonic clock; see `own`."""
     lease = Lease(directory, uuid.uuid4().hex)
     leases = lease.file.parent
     content = {"machine": _machine(), "host": socket.gethostname(), "pid": os.getpid(), "seconds": LEASE_SECONDS}
     while True:
         leases.mkdir(parents=True, exist_ok=True)
         dead = _tokens(leases)
-        for path in sorted(dead):
-            if owner := _living_owner(path):
-                raise SettingsError(
-                    f"{with_urls(directory)}: another job is working on it (process {owner.get('pid')} on "
-                    f"{owner.get('host')}); "
-                    "wait for its end or stop it, or choose another name"
-                )
+        if owner := next(filter(None, map(_living_owner, sorted(dead))), None):
+            if time.monotonic() < until:
+                time.sleep(HEARTBEAT_SECONDS)
+                continue
+            raise SettingsError(
+                f"{with_urls(directory)}: another job is working on it (process {owner.get('pid')} on "
+                f"{owner.get('host')}); "
+                "wait for its end or stop it, or choose another name"
+            )
         # Each start adds its file before it lists the others, so of two starts at least one finds the other and yields.
         with suppress(FileNotFoundError):  # a start that was refused has just removed the empty directory
             storage.write(lease.file, json.dumps(content).encode())

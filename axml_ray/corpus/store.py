@@ -57,8 +57,7 @@ class Split:
         """
         if documents is None or documents >= len(self):
             return self
-        # A fixed seed, so that trees with different seeds train on the same documents.
-        rows = np.sort(np.random.default_rng(0).permutation(len(self))[:documents])
+        rows = rows_of_part(len(self), documents)
         return Split(RaggedView(self.tokens, rows), RaggedView(self.labels, rows))
 
     def followed_by(self, more: "Split") -> "Split":
@@ -70,6 +69,12 @@ class Split:
         if width is None or self.tokens.lengths.max(initial=0) <= width:
             return self
         return Split(RaggedView(self.tokens, np.arange(len(self)), width), self.labels)
+
+
+def rows_of_part(documents: int, most: int) -> np.ndarray:
+    """Return the numbers of the documents of a part (`Split.part`) of a number of documents, ascending int64."""
+    # A fixed seed, so that trees with different seeds train on the same documents.
+    return np.sort(np.random.default_rng(0).permutation(documents)[:most])
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,7 @@ from axml_ray.cluster.failures import failure, root_cause
 from axml_ray.cluster.tasks import ANYWHERE, cancel, check_device, maps_in_tasks
 from axml_ray.core import storage as object_store
 from axml_ray.core.errors import JobError
-from axml_ray.core.files import check_fences
+from axml_ray.core.files import check_fences, remove_directory
 from axml_ray.core.lease import Lease, LeaseLostError
 from axml_ray.members.member import MemberSpec
 from axml_ray.network.backends.devices import reserved_device
@@ -234,7 +234,7 @@ def _storage(spec: MemberSpec) -> Path:
 
 def _mark_trained(spec: MemberSpec) -> None:
     """Mark a member as fitted, without the checkpoints of its groups."""
-    object_store.remove(_storage(spec))
+    remove_directory(_storage(spec))
     spec.mark_fitted()
 
 

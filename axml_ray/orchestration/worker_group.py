@@ -83,6 +83,7 @@ def _check_snapshot(storage: Path) -> None:
     except (OSError, ValueError, KeyError, TypeError):
         is_whole = False
     if not is_whole:
+        check_fences(storage)
         object_store.remove(storage / SNAPSHOT)
 
 

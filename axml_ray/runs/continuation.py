@@ -1,8 +1,8 @@
 """A run that continues a finished one, with more texts and labels: `axml-ray train --continue RUN`.
 
-The run starts from the settings of the other run, or from a config that agrees with it in what its weights depend on.
-It has a corpus of its own: the other run's training texts and those that are named now. So nothing is forgotten, and
-the finished run stays as it is.
+The run starts from the settings of the other run, or from another preset that agrees with it in what its weights
+depend on. It has a corpus of its own: the other run's training texts and those that are named now. So nothing is
+forgotten, and the finished run stays as it is.
 
 First `continued_settings` compares the settings, from the command line alone and without PyTorch. Before anything is
 trained, `check_trained` and `check_corpora` then tell whether the finished run is complete and its weights fit.

@@ -178,6 +178,7 @@ class Run(RunKeys):
         """
         kind, context = spec.implementation, context or DistributedContext()
         if context.is_first:  # of another fit, whose manifest might fit some of the new files, too
+            check_fences(spec.directory)
             storage.remove(spec.directory / MANIFEST)
         spec.directory.mkdir(parents=True, exist_ok=True)
         if report is None and spec.tree is not None:

@@ -235,6 +235,8 @@ def planned_fits(settings: Experiment, counts: Counts) -> list[list[tuple[Experi
 
     The fits of one list can run at the same time. The fold's sizes have the documents that are ranked as `valid`.
     """
+    if not is_needed(settings, counts):
+        return []
     of_fits, weights = settings_of_fits(settings, counts), fits_weights(settings, counts)
     documents = min(counts.documents, of_fits.training.documents or sys.maxsize)
     ranked = documents // number_of_folds(documents)

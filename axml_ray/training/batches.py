@@ -157,14 +157,19 @@ class Batch:
 
 
 def shuffle_batches(lengths: np.ndarray, batch_size: int, seed: int, epoch: int) -> list[np.ndarray]:
-    """Return the row numbers of an epoch's batches, each int64 [≤ batch_size]; every document is in exactly one."""
+    """Return the row numbers of an epoch's batches, each int64 [≤ batch_size]; every document is in exactly one.
+
+    Documents of similar length share a batch, among `POOL` batches of a random order. The last pool takes the rest,
+    too, and the sizes of its batches differ by at most one: were one of them small, it would be that of the longest
+    documents, which would weigh more than the others in every epoch.
+    """
     random = np.random.default_rng([seed, epoch])
     order = random.permutation(len(lengths))
     batches: list[np.ndarray] = []
-    for start in range(0, len(order), batch_size * POOL):
-        pool = order[start : start + batch_size * POOL]
+    pools = np.split(order, range(batch_size * POOL, len(order) - batch_size * POOL + 1, batch_size * POOL))
+    for pool in filter(len, pools):
         pool = pool[np.argsort(lengths[pool], kind="stable")]
-        batches += [pool[i : i + batch_size] for i in range(0, len(pool), batch_size)]
+        batches += np.array_split(pool, -(-len(pool) // batch_size))
     return [batches[i] for i in random.permutation(len(batches))]
 
 

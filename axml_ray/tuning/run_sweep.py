@@ -22,6 +22,7 @@ from axml_ray.cluster.capacity import check_fits, max_processes
 from axml_ray.core import storage
 from axml_ray.core.errors import JobError, SettingsError
 from axml_ray.core.files import check_fences
+from axml_ray.core.lease import lease_of
 from axml_ray.core.paths import url_of
 from axml_ray.corpus.store import Corpus
 from axml_ray.orchestration.members import END_SECONDS
@@ -93,7 +94,8 @@ def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: 
                 "it was, and run the same command again to continue"
             )
 
-    runner = TrialRunner(base=base, directory=directory, trees=sweep.directory / TREES)
+    lease = lease_of(sweep.directory)
+    runner = TrialRunner(base=base, directory=directory, trees=sweep.directory / TREES, lease=lease)
     # Trials write their own journals, so of Tune's loggers only that of `result.json` is used.
     os.environ["TUNE_DISABLE_AUTO_CALLBACK_LOGGERS"] = "1"
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"

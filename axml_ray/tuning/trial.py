@@ -18,19 +18,20 @@ import numpy as np
 from axml_ray.cluster.failures import record_failure
 from axml_ray.core import storage
 from axml_ray.core.files import check_fences, whole_records
-from axml_ray.core.lease import LeaseLostError, own
+from axml_ray.core.lease import Lease, LeaseLostError, own
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.core.seeds import derived_seed
-from axml_ray.corpus.store import Corpus, Split
+from axml_ray.corpus.store import Corpus
 from axml_ray.ensemble.ensemble import Ensemble
 from axml_ray.evaluation.metrics.metrics import ndcg_at
 from axml_ray.orchestration.label_trees import build_trees
-from axml_ray.orchestration.members import TrainingCancelledError, fit_members, never
+from axml_ray.orchestration.members import END_SECONDS, TrainingCancelledError, fit_members, never
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment, fingerprint
 from axml_ray.tracking.tensorboard_tracker import EVENTS
 from axml_ray.tracking.tracked_run import track
+from axml_ray.training.level import EVALUATED
 from axml_ray.training.progress import JOURNAL
 from axml_ray.tree.label_tree import LabelTree
 from axml_ray.tuning.records import Scoring
@@ -51,6 +52,8 @@ class TrialRunner:
     """Directory below which each trial has its own."""
     trees: Path
     """Directory of the label trees that trials share."""
+    lease: Lease | None = None
+    """Lease of the sweep: when another job has taken over the sweep, the trial ends."""
 
     def trial_directory(self, number: int) -> Path:
         """Return the directory of trial `number` (from 0), Ray Tune's and of its run."""
@@ -78,7 +81,9 @@ class TrialRunner:
                 the leaf level and after a failure.
             stopped: returns whether the trial was stopped; its workers are then ended, and nothing more is reported.
         """
-        began, started = time.monotonic(), time.time()
+        began, started, owned = time.monotonic(), time.time(), False
+        if self.lease is not None:
+            self.lease.enforce()
         try:
             settings = self.settings(number, parameters)
             run = Run.open(settings)
@@ -86,9 +91,10 @@ class TrialRunner:
             for record in earlier_scorings(settings):
                 reporter.record(record)
             with (
-                own(settings.run_directory),
+                own(settings.run_directory, wait=END_SECONDS),  # after a takeover, its last owner may still be ending
                 track(settings, sweep=self.directory.parent, stops=(TrainingCancelledError,)) as tracked,
             ):
+                owned = True
                 tracked.open()
                 self._share_trees(run)
 
@@ -99,7 +105,7 @@ class TrialRunner:
                 fit_members(run, follow, stopped)
                 score = reporter.best_of_labels
                 if len(run.members) > 1:
-                    score = ensemble_score(run.open_ensemble(), run.corpus.split("valid"), run.corpus.trained)
+                    score = ensemble_score(run.open_ensemble(), run.corpus)
                 tracked.scores({"valid_nDCG@5": score})
         except TrainingCancelledError:
             return
@@ -111,7 +117,8 @@ class TrialRunner:
             end: dict[str, Any] = {"failed": f"{error}" or type(error).__name__, "nDCG@5": 0.0}
         else:
             end = {"finished": True, "nDCG@5": score}
-        drop_weights(self.trial_directory(number))
+        if owned:
+            drop_weights(self.trial_directory(number))
         report({**end, "seconds": time.monotonic() - began})
 
     def _share_trees(self, run: Run) -> None:
@@ -180,13 +187,14 @@ def earlier_scorings(settings: Experiment) -> Iterator[dict[str, Any]]:
                 yield record
 
 
-def ensemble_score(ensemble: Ensemble, valid: Split, trained: int) -> float:
-    """Return the mean nDCG@5 of an ensemble on the validation documents, in percent.
+def ensemble_score(ensemble: Ensemble, corpus: Corpus) -> float:
+    """Return the mean nDCG@5 of an ensemble, in percent, on the validation documents that a level is scored on.
 
-    Only labels with training documents count, the first `trained`, as in the score of a level.
+    Only labels with training documents count, as in the score of a level.
     """
+    valid = corpus.split("valid").part(EVALUATED)
     labels = ensemble.rank(valid.tokens).labels
-    rows = [row[row < trained] for row in (valid.labels[i] for i in range(len(valid)))]
+    rows = [row[row < corpus.trained] for row in (valid.labels[i] for i in range(len(valid)))]
     truth = Ragged.from_rows(rows)
     return 100 * float(np.mean(ndcg_at(labels, truth.values, truth.offsets, 5)))
 

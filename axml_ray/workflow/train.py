@@ -122,8 +122,10 @@ def _run(settings: Experiment, show_first: ShowFirst | None) -> dict[str, Any]:
     def rank_early() -> None:
         if show_first is None:
             return
+        path = settings.evaluation.filter_pairs
+        left_out = None if path is None else pairs_to_leave_out(path, current.corpus)
         with phase("first scores"):
-            first = first_scores(current, TEST)
+            first = first_scores(current, TEST, left_out=left_out)
         if first is not None:
             show_first(first, time.monotonic() - began)
 

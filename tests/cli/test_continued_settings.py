@@ -68,6 +68,20 @@ def test_auto_keeps_the_shapes_of_the_old_run(old: Experiment, tmp_path: Path) -
         continued_by(old, "--config", str(config), "--tree.height", "3")
 
 
+@pytest.mark.parametrize("preset", [{}, {"preset": "paper"}])
+def test_a_config_changes_what_it_gives_and_nothing_else(
+    old: Experiment, tmp_path: Path, preset: dict[str, str]
+) -> None:
+    more = tmp_path / "more.jsonl"
+    config = tmp_path / "more.yaml"
+    given = {**preset, "corpus": {"train": [str(more)]}, "training": {"epochs": [1]}}
+    config.write_text(yaml.safe_dump(given), encoding="utf-8")
+    settings = continued_by(old, "--config", str(config))
+    assert settings == continued_by(old, "--corpus.train", str(more), "--training.epochs", "1")
+    assert settings.training.learning_rate == old.training.learning_rate
+    assert continued_by(old, "--config", str(config), "--training.epochs", "3").training.epochs == (3,)
+
+
 def test_a_run_that_was_moved_can_be_continued(old: Experiment, tmp_path: Path) -> None:
     place = tmp_path / "elsewhere" / "moved"
     place.parent.mkdir()

@@ -2,13 +2,17 @@
 
 import io
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
 
+from axml_ray.core.ragged import Ragged
+from axml_ray.corpus.store import Corpus, rows_of_part
 from axml_ray.corpus.text.text_views import TextViews
+from axml_ray.evaluation.metrics.metrics import Scores
 from axml_ray.evaluation.metrics.predictions import Predictions
 from axml_ray.evaluation.reports.report import scores_table
 from axml_ray.inference.predict.first_scores import first_scores, scores_without_networks
@@ -59,6 +63,32 @@ def test_a_part_of_many_documents_is_ranked(without_networks: Run) -> None:
     assert lines[-1][-3:] == ["after", "47", "s"]
     assert ["knn", *(f"{first.members['knn'][name]:.2f}" for name in ("P@1", "P@3", "P@5", "nDCG@5"))] in lines
     assert lines[-2] == ["together", *(f"{score:.2f}" for score in first.together.values())]
+
+
+@pytest.mark.parametrize("most", [5, 1_000])
+def test_first_scores_are_those_of_the_evaluation(mixed_run: Run, tmp_path: Path, most: int) -> None:
+    """Without pairs of `evaluation.filter_pairs`, and without labels of a text that has no word."""
+    run, documents = mixed_run, mixed_run.corpus.split("test")
+    predictions = predict_split(run, "test", tmp_path / "predictions")
+    [[ranking]], _ = zip(*predictions.read_all(["knn"]), strict=True)
+    left_out = Ragged.from_rows([np.unique([labels[1], truth[0]]) for labels, truth in zip(
+        ranking.labels, (documents.labels[row] for row in range(len(documents))), strict=True)])  # fmt: skip
+    stored = replace(predictions, left_out=left_out)
+    first = first_scores(run, "test", most, left_out)
+    rows, scores = rows_of_part(len(documents), most), Scores(np.ones(len(run.corpus.labels)))
+    for [ranking], truth in stored.read_all(["knn"]):
+        truth = truth.take(rows)
+        scores.add(ranking.labels[rows], truth.values, truth.offsets)
+    assert first is not None
+    assert first.members["knn"] == {name: pytest.approx(scores.result()[name]) for name in first.together}
+    assert first.members["knn"] != first_scores(run, "test", most).members["knn"]
+    has_words = np.arange(len(documents)) % 2 == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Corpus, "has_words", lambda corpus, split: has_words)
+        half = first_scores(run, "test")
+    assert half is not None
+    everything = first_scores(run, "test")
+    assert half.members["knn"]["P@1"] < 0.7 * everything.members["knn"]["P@1"]
 
 
 def test_the_gain_by_networks_is_measured_on_stored_predictions(mixed_run: Run, tmp_path: Path) -> None:

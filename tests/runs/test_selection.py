@@ -211,7 +211,7 @@ def test_what_is_chosen_depends_on_the_size(
         patch.setattr(selection, "MOST_FLAT_LABELS", corpus.trained - 1)
         assert tried() == [key for key in TRIED_IF_LARGE["linear_tree"] if not key.endswith("flat")]
         networks = changed(settings, "members", members_model()(network_tree={"weight": 1.0}))
-        assert not is_needed(networks, counts)
+        assert not is_needed(networks, counts) and planned_fits(networks, counts) == []
         assert not values_to_try_together(networks, counts_of(corpus, networks))
     assert not values_to_try_together(changed(settings, "corpus.label_names", None), counts)
     for already_flat in (("tree.height", 0), ("members.linear_tree.cluster_size", 512)):

@@ -42,9 +42,13 @@ class TestShuffled:
         batches = shuffle_batches(lengths_of(documents), batch_size, seed=3, epoch=epoch)
         assert sorted(np.concatenate(batches).tolist() if batches else []) == list(range(documents))
         assert max(map(len, batches), default=0) <= batch_size
-        # small ones only where a pool ends
-        assert sum(len(batch) < batch_size for batch in batches) <= 1
         assert len(batches) == -(-documents // batch_size)
+        # Only the last pool has smaller ones, all of about the same size.
+        rest = [len(batch) for batch in batches if len(batch) < batch_size]
+        assert len(rest) < 2 * POOL and max(rest, default=0) - min(rest, default=0) <= 1
+        assert min(rest, default=batch_size) > batch_size * (1 - 1 / max(len(batches), 1)) - 1
+        if documents >= batch_size * POOL:
+            assert min(rest, default=batch_size) >= batch_size - 1
 
     def test_by_seed_and_epoch(self):
         lengths = lengths_of(300)

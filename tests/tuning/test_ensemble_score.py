@@ -12,8 +12,13 @@ from axml_ray.runs.run import Run
 from axml_ray.tuning.trial import ensemble_score
 
 
-@pytest.mark.parametrize("height", [0, 1])
-def test_one_tree_scores_as_its_last_level_did(tmp_path: Path, height: int) -> None:
+@pytest.mark.parametrize(("height", "evaluated"), [(0, 10), (1, 4_000)])
+def test_one_tree_scores_as_its_last_level_did(
+    tmp_path: Path, height: int, evaluated: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where a level is scored on a part of the validation documents."""
+    monkeypatch.setattr("axml_ray.training.tree.EVALUATED", evaluated)
+    monkeypatch.setattr("axml_ray.tuning.trial.EVALUATED", evaluated)
     corpus = write_corpus(tmp_path / "corpora" / "tiny")
     settings = experiment(tmp_path, tree={"height": height}, epochs=(2,), average_after=(1,), learning_rate=0.02)
     one, four = (
@@ -25,5 +30,5 @@ def test_one_tree_scores_as_its_last_level_did(tmp_path: Path, height: int) -> N
     same = Ensemble(four.combination(alone.combination.combiner), {spec.name: member for spec in four.members})
     level = read_json(one.layout.tree(0) / "network_tree" / f"level-{height + 1}" / "level.json")
     for ensemble in (alone, same):
-        score = ensemble_score(ensemble, corpus.split("valid"), corpus.trained)
+        score = ensemble_score(ensemble, corpus)
         assert score == pytest.approx(level["valid_nDCG@5"], abs=1e-4)

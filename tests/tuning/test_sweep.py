@@ -4,6 +4,8 @@ import json
 import logging
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from dataclasses import replace
@@ -191,6 +193,51 @@ def test_a_sweep_ends_when_it_may_not_go_on(ray_cluster: None, event: str, sweep
         manifest.write_text(content)
         fences.pop(sweep.directory, None)
     assert not list(sweep.directory.glob("trials/*/result.json"))
+
+
+@pytest.mark.processes
+def test_a_trial_that_another_job_trains_keeps_that_jobs_files(sweep: Sweep, corpus: Corpus, monkeypatch) -> None:
+    runner = TrialRunner(base=sweep.settings, directory=sweep.directory / "other", trees=sweep.directory / "trees")
+    directory, reports = runner.trial_directory(0), []
+    monkeypatch.setattr("axml_ray.tuning.trial.END_SECONDS", 0.0)
+    program = f"""
+import time
+from pathlib import Path
+from axml_ray.core.lease import own
+directory = Path({str(directory)!r})
+with own(directory):
+    (directory / "tree-0" / "network_tree" / "level-1").mkdir(parents=True)
+    time.sleep(600)
+"""
+    level = directory / "tree-0" / "network_tree" / "level-1"
+    other = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        while not level.is_dir():
+            assert other.poll() is None
+            time.sleep(0.05)
+        runner.run(0, {"training.learning_rate": GOOD}, reports.append)
+    finally:
+        other.kill()
+        other.wait()
+    assert level.is_dir() and [set(report) >= {"failed", "nDCG@5"} for report in reports] == [True]
+
+
+def test_a_trial_ends_when_another_job_takes_over_its_sweep(sweep: Sweep, corpus: Corpus, monkeypatch) -> None:
+    home, reports = sweep.directory.with_name("overtaken"), []
+    with pytest.raises(LeaseLostError), own(home) as lease:
+        runner = TrialRunner(base=sweep.settings, directory=home / "trials", trees=home / "trees", lease=lease)
+        level = runner.trial_directory(0) / "tree-0" / "network_tree" / "level-1"
+
+        def fit(run, follow, stopped):
+            level.mkdir(parents=True)
+            lease.file.unlink()
+            check_fences(level)
+
+        monkeypatch.setattr("axml_ray.tuning.trial.fit_members", fit)
+        runner.run(0, {"training.learning_rate": GOOD}, reports.append)
+        assert level.is_dir() and [set(report) >= {"failed", "nDCG@5"} for report in reports] == [True]
+        lease.check()
+    del fences[home]
 
 
 def test_a_trial_that_another_job_took_over_keeps_that_jobs_files(sweep: Sweep, corpus: Corpus, monkeypatch) -> None:

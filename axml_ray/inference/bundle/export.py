@@ -12,9 +12,9 @@ from axml_ray import __version__
 from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json, whole_directory, write_json
+from axml_ray.core.ragged import Ragged
 from axml_ray.core.topk import TopK
 from axml_ray.corpus.labels.label_index import LabelIndex
-from axml_ray.corpus.store import Split
 from axml_ray.ensemble.calibration import Calibration
 from axml_ray.ensemble.combiner import Validation, out_of_fold
 from axml_ray.evaluation.metrics.metrics import Scores
@@ -98,7 +98,7 @@ def export_bundle(run: Run, directory: Path, weights: Weights = "float32", *, li
         rankings = {weights: ranking}
         if weights != "float32":
             rankings = {"float32": run.open_ensemble().rank(valid.tokens).of_documents(has_words), **rankings}
-        scores = {str(name): accuracy(ranked, valid, corpus.labels) for name, ranked in rankings.items()}
+        scores = {str(name): accuracy(ranked, valid.labels, corpus.labels) for name, ranked in rankings.items()}
         (work / CARD).write_text(render_card(run, bundle.manifest, scores, licence), encoding="utf-8")
         manifest = bundle.manifest.model_copy(update={"files": dict(entries(work))})
         write_json(work / MANIFEST, manifest.model_dump(mode="json"))
@@ -110,10 +110,10 @@ def export_bundle(run: Run, directory: Path, weights: Weights = "float32", *, li
     )
 
 
-def accuracy(ranking: TopK, split: Split, labels: LabelIndex) -> dict[str, float]:
+def accuracy(ranking: TopK, truth: Ragged, labels: LabelIndex) -> dict[str, float]:
     """Return the `VALIDATION_MEASURES` of predictions in percent; empty if no document has a label."""
     scores = Scores(np.ones(len(labels)))
-    scores.add(ranking.labels, split.labels.values, split.labels.offsets)
+    scores.add(ranking.labels, truth.values, truth.offsets)
     result = scores.result() if scores.documents else {}
     return {name: result[name] for name in VALIDATION_MEASURES if name in result}
 

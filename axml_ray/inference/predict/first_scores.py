@@ -10,10 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 from rich.table import Table
 
+from axml_ray.core.ragged import Ragged
+from axml_ray.core.topk import TopK
+from axml_ray.corpus.store import rows_of_part
 from axml_ray.ensemble.combiner import Mean
 from axml_ray.ensemble.ensemble import Combination, Ensemble
 from axml_ray.evaluation.metrics.metrics import Scores
 from axml_ray.evaluation.metrics.predictions import Predictions, title_of
+from axml_ray.evaluation.metrics.rankings import labels_without, rank_without
 from axml_ray.evaluation.reports.report import empty_table
 from axml_ray.inference.bundle.export import accuracy
 from axml_ray.inference.bundle.model_card import VALIDATION_MEASURES as MEASURES
@@ -55,31 +59,44 @@ class FirstScores:
         return table
 
 
-def first_scores(run: Run, split: str, most: int = MOST_DOCUMENTS) -> FirstScores | None:
-    """Rank a random part of a split by the members without networks.
+def first_scores(
+    run: Run, split: str, most: int = MOST_DOCUMENTS, left_out: Ragged | None = None
+) -> FirstScores | None:
+    """Rank a random part of a split by the members without networks; a text without a word has no labels, as in use.
 
     Args:
         run: a run with these members fitted; the others need not be.
         split: name of the split.
         most: largest number of documents to rank.
+        left_out: label ids of each document of the split that rankings and true labels are read without.
 
     Returns:
         The scores; None if there are no such members, or if no document has a label.
     """
     combination = Combination(_without_networks(run), Mean(), run.settings.ensemble.top_labels)
-    documents = run.corpus.split(split).part(most)
-    if not combination.members or not len(documents.labels.values):
+    rows = rows_of_part(run.corpus.documents(split), most)
+    documents = run.corpus.split(split).take(rows)
+    truth, has_words = documents.labels, run.corpus.has_words(split)[rows]
+    pairs = None if left_out is None else left_out.take(rows)
+    if pairs is not None:
+        truth = labels_without(pairs, truth)
+    if not combination.members or not len(truth.values):
         return None
+
+    def scores_of(ranking: TopK) -> dict[str, float]:
+        return accuracy(ranking if pairs is None else rank_without(pairs, ranking), truth, run.corpus.labels)
+
     featurizer = run.open_features() if run.needs_features else None
     members = {info.name: run.open_member(run.spec(info.name), featurizer) for info in combination.members}
-    rankings = Ensemble(combination, members).rank_members(documents.tokens)
+    ranked = Ensemble(combination, members).rank_members(documents.tokens)
+    rankings = {name: ranking.of_documents(has_words) for name, ranking in ranked.items()}
     return FirstScores(
         corpus=run.settings.corpus.name,
         split=split,
         documents=len(documents),
         of=run.corpus.documents(split),
-        members={name: accuracy(ranking, documents, run.corpus.labels) for name, ranking in rankings.items()},
-        together=accuracy(combination.rank(rankings), documents, run.corpus.labels),
+        members={name: scores_of(ranking) for name, ranking in rankings.items()},
+        together=scores_of(combination.rank(rankings)),
     )
 
 
