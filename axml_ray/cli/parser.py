@@ -187,5 +187,8 @@ def _read_value(form: str, written: list[str]) -> Any:
             read = json.loads(text)
         except ValueError:
             read = None
-        items += read if isinstance(read, list) else [item.strip() for item in text.strip("[]").split(",")]
+        plain = text.strip()
+        if plain.startswith("[") and plain.endswith("]"):  # else they are of a glob
+            plain = plain[1:-1]
+        items += read if isinstance(read, list) else [item.strip() for item in plain.split(",")]
     return items

@@ -29,7 +29,7 @@ class UrlError(SettingsError, argparse.ArgumentTypeError):
 
 def project_directory() -> Path:
     """Return the directory where relative paths start: `$AXML_RAY_HOME`, else the current directory."""
-    return _home.get() or Path(os.environ.get(HOME_VARIABLE) or Path.cwd())
+    return _home.get() or Path(os.environ.get(HOME_VARIABLE) or ".").expanduser().absolute()
 
 
 @contextmanager

@@ -38,6 +38,8 @@ def _field_names(given: Any) -> Any:
 
 
 def _not_blank(place: Any) -> Any:
+    if not isinstance(place, str | Path):
+        raise ValueError("expected a path; put it in quotes")
     if isinstance(place, str) and not place.strip():
         raise ValueError("expected a path (an empty one would be the current directory)")
     return place

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, create_model, model_validator
 
+from axml_ray.core.errors import SettingsError
 from axml_ray.settings.base import NotNegative, Positive, Settings, Share, Stemmer, check_power_of_two
 
 PLUGINS_VARIABLE = "AXML_RAY_PLUGINS"
@@ -140,7 +141,10 @@ def kinds() -> Mapping[str, Kind]:
     if not _plugins_are_loaded:
         _plugins_are_loaded = True
         for module in filter(None, os.environ.get(PLUGINS_VARIABLE, "").split(",")):
-            importlib.import_module(module)
+            try:
+                importlib.import_module(module)
+            except ImportError as error:
+                raise SettingsError(f"{PLUGINS_VARIABLE}: {module} cannot be imported: {error}") from None
     return KINDS
 
 

@@ -66,6 +66,25 @@ def test_old_words_keep_their_vectors(run: Prepare, tmp_path: Path, kind: str) -
     assert (~known).any() and np.abs(now.word_vectors()[~known]).sum(axis=1).min() > 0
 
 
+@pytest.mark.parametrize("kind", ["random", "file"])
+def test_new_words_get_the_vector_of_no_other_word(run: Prepare, tmp_path: Path, kind: str) -> None:
+    """Also when a continued corpus is continued: old words have random vectors of several draws."""
+    (tmp_path / "vectors.txt").write_text("text 1 0 0 0 0 0 0 0\nof 0 1 0 0 0 0 0 0\n")
+    vectors = "random" if kind == "random" else str(tmp_path / "vectors.txt")
+    options: dict[str, Any] = {"test": texts(120, 130), "word_vectors": vectors, "word_dimension": 8}
+    run(train=texts(0, 120), directory="0", **options)
+    more: list[Record] = []
+    for number in (1, 2):
+        more += texts(200 * number, 200 * number + 150, 3, f"new{number}")
+        now = run(
+            train=texts(0, 120) + more, directory=str(number), continues=str(tmp_path / str(number - 1)), **options
+        )
+    rows = now.word_vectors()[2:]
+    rows = rows / np.linalg.norm(rows, axis=1, keepdims=True)
+    cosines = rows @ rows.T - np.eye(len(rows))
+    assert len(rows) > 300 and cosines.max() < 0.9999
+
+
 def test_vectors_that_were_learned_anew_are_rotated_into_the_old_space(run: Prepare, tmp_path: Path) -> None:
     old = run(train=texts(0, 60), test=texts(60, 66), directory="before")
     words, vectors = old.tokenizer.words, old.word_vectors().astype(np.float64)

@@ -30,6 +30,7 @@ def test_files_of_one_name_are_told_apart_by_the_directories_that_differ() -> No
     assert names(Path("/q/a/v/x.jsonl"), Path("/q/b/v/x.jsonl")) == ["a/v/x.jsonl", "b/v/x.jsonl"]
     assert names(Path("/x.jsonl"), Path("/b/x.jsonl")) == ["/x.jsonl", "b/x.jsonl"]
     assert names("s3://bucket/a/x.jsonl?scheme=http", Path("/b/x.jsonl")) == ["a/x.jsonl", "b/x.jsonl"]
+    assert names(Path("/a/load?id=1"), Path("/a/load?id=2")) == ["load?id=1", "load?id=2"]
     assert names("s3://one/x.jsonl", "s3://other/x.jsonl?scheme=http") == ["one/x.jsonl", "other/x.jsonl"]
     assert names() == []
 

@@ -114,6 +114,37 @@ def test_what_is_no_corpus_is_never_replaced(run: Prepare, tmp_path: Path) -> No
     assert run(train=many(9), test=many(4)).documents("test") == 4
 
 
+@pytest.mark.parametrize("written", ['{"text": "mine"}\n', '{"text": "mine"}\n{"text": "too"}\n', "[]"])
+def test_a_file_that_is_called_as_the_manifest_is_never_replaced(run: Prepare, tmp_path: Path, written: str) -> None:
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    (folder / "corpus.json").write_text(written)
+    assert error_of(run, train=many(9), test=many(4)).startswith(f"{folder}: exists and is not a prepared corpus")
+    assert (folder / "corpus.json").read_text() == written
+
+
+def test_an_incomplete_corpus_is_prepared_anew(run: Prepare, tmp_path: Path) -> None:
+    first = run(train=many(9), test=many(4))
+    (first.directory / "labels.parquet").unlink()
+    assert content(run(train=many(9), test=many(4))) == content(first)
+    manifest = first.directory / "corpus.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"version": 1}))
+    assert content(run(train=many(9), test=many(4))) == content(first)
+
+
+@pytest.mark.parametrize("is_link", [False, True])
+def test_inputs_in_the_directory_of_the_corpus_are_never_replaced(run: Prepare, tmp_path: Path, is_link: bool) -> None:
+    run(train=many(9), test=many(4))
+    path = tmp_path / "corpus" / "names.tsv"
+    path.write_text("l0\tone\nl1\tone\nall\tone\n")
+    (tmp_path / "link").symlink_to(tmp_path / "corpus")
+    named = tmp_path / "link" / "names.tsv" if is_link else path
+    assert error_of(run, train=many(9), test=many(4), label_names=str(named)).startswith(
+        f"corpus.label_names: {named} "
+    )
+    assert path.is_file()
+
+
 def test_what_changed_is_said(run: Prepare, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run(train=many(20), test=many(4, "test"))
     caplog.set_level("INFO")

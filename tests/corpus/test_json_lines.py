@@ -64,6 +64,19 @@ def test_truncated_zstd_ends_in_a_rejection(tmp_path: Path, kept: int) -> None:
     assert last.line == len(documents) + 1
 
 
+@pytest.mark.parametrize("kept", [1, 20, -3])
+@pytest.mark.parametrize("last", [good(3), '{"text": "añ", "labels": ["é"]}'.encode()[:-3]])
+def test_a_last_line_that_is_cut_short_ends_the_file(tmp_path: Path, last: bytes, kept: int) -> None:
+    content = good(1) + b"\n" + last[:kept]
+    first, end = JsonLines(write(tmp_path / "cut.jsonl", content)).read()
+    assert isinstance(first, Document)
+    assert isinstance(end, Rejection) and (end.line, end.ends_file) == (2, True)
+    # A line that ends was written like that, and a whole one needs no end.
+    first, end = JsonLines(write(tmp_path / "cut.jsonl", content + b"\n")).read()
+    assert isinstance(end, Rejection) and (end.line, end.ends_file) == (2, False)
+    assert isinstance(next(iter(JsonLines(write(tmp_path / "whole.jsonl", good(1))).read())), Document)
+
+
 def test_a_line_that_is_too_long_costs_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(line_blocks, "LONGEST_LINE", 1000)
     monkeypatch.setattr(line_blocks, "BLOCK_BYTES", 200)

@@ -55,7 +55,10 @@ def test_names_are_in_the_likeliest_column(tmp_path: Path, header: str, row: str
     assert name_labels(URIS, tmp_path / "n.csv") == ["cat", "dog", URIS[2]]
 
 
-@pytest.mark.parametrize("header", [",label_id,name", "Unnamed: 0,id,label", "rank,id,name"])
+@pytest.mark.parametrize(
+    "header",
+    [",label_id,name", "Unnamed: 0,id,label", "rank,id,name", ",label,name", '"","label","name"', "index,Label,title"],
+)
 def test_numbers_of_rows_are_no_labels(tmp_path: Path, header: str) -> None:
     """As pandas writes them before the columns of a table."""
     (tmp_path / "n.csv").write_text(f"{header}\n0,3,Art\n1,1,Law\n2,0,Music\n3,2,Physics\n")

@@ -1,3 +1,4 @@
+import codecs
 import csv
 import gzip
 import io
@@ -223,6 +224,20 @@ def test_a_stray_quote_takes_no_rows_with_it_unseen(tmp_path: Path) -> None:
         list(SeparatedValues(tmp_path / "c.csv").read())
     [(line, reason), good] = rows_of(tmp_path / "d.csv", b"text,labels\na\rb,c\nd,e\n")
     assert (line, good) == (2, (3, "d", "e")) and "carriage return" in reason and "newline=" not in reason
+
+
+@pytest.mark.parametrize("cut", ["A second", 'A second,"pets', 'A "second', '"A second'])
+def test_a_last_row_that_is_cut_short_ends_the_file(tmp_path: Path, cut: str) -> None:
+    for end, is_cut in (("", True), ("\n", False)):
+        (tmp_path / "a.csv").write_text(f"text,labels\nA first,news\n{cut}{end}")
+        first, last = SeparatedValues(tmp_path / "a.csv").read()
+        assert isinstance(first, Document)
+        assert isinstance(last, Rejection) and (last.line, last.ends_file) == (3, is_cut)
+
+
+def test_a_byte_order_mark_alone_is_an_empty_file(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes(codecs.BOM_UTF8)
+    assert [*SeparatedValues(tmp_path / "a.csv").read()] == []
 
 
 SPARK = r"""id,text,labels

@@ -111,6 +111,8 @@ def test_there_are_shipped_configs() -> None:
         (PACKAGES + "tree: 16", "tree: expected a group of 'key: value' lines"),
         (PACKAGES + "  train: [a.jsonl]", "corpus.train, .valid and .test: leave them out for installed_packages"),
         ("corpus: {test: [a.jsonl]}", "corpus.train: names no file; give "),
+        ("corpus: {train: [2024-01-31]}", "corpus.train.0: expected a path; put it in quotes"),
+        (PACKAGES + "runs: 5", "runs: expected a path; put it in quotes"),
         ("train: [a.jsonl]", "train: is a setting of the group corpus; indent it below 'corpus:'"),
         ("name: x", "corpus.train: names no file; give "),
         ("- a\n- b", "expected 'key: value' lines, found list"),
@@ -298,6 +300,8 @@ def test_a_repeated_flag_is_a_longer_list_or_another_value() -> None:
     read = from_command_line("A job.", [*flags, "--tree.height=3", "--tree.height=2"])
     assert read.corpus.train == (Path("/a"), Path("/b,c"), Path("/d"))
     assert (read.seed, read.tree.height) == (2, 2)
+    globs = from_command_line("A job.", ["--corpus.train=/p-[0-2],/[ab]*", "--corpus.test=[/c, /d]"]).corpus
+    assert globs.train == (Path("/p-[0-2]"), Path("/[ab]*")) and globs.test == (Path("/c"), Path("/d"))
 
 
 def test_a_flag_of_null_is_none(tmp_path: Path) -> None:
@@ -366,6 +370,8 @@ def test_paths_are_absolute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert experiment.corpus_directory == tmp_path / "corpora/corpus"
     assert absolute("~/x") == Path.home() / "x"
 
+    monkeypatch.setenv("AXML_RAY_HOME", ".")
+    assert load(corpus=corpus).runs == tmp_path / "runs"
     home = tmp_path / "home"
     monkeypatch.setenv("AXML_RAY_HOME", str(home))
     experiment = load(corpus=corpus, runs="elsewhere")

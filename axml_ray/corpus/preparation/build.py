@@ -60,7 +60,7 @@ from axml_ray.corpus.readers.source_files import file_size
 from axml_ray.corpus.readers.tables import ParquetRows, SeparatedValues
 from axml_ray.corpus.records.records import Reader
 from axml_ray.corpus.report_page import write_report_page
-from axml_ray.corpus.store import FORMAT, GIVEN_FEATURES, MANIFEST, VERSION
+from axml_ray.corpus.store import FORMAT, GIVEN_FEATURES, MANIFEST, VERSION, Corpus
 from axml_ray.corpus.text import cooccurrence, word_vectors
 from axml_ray.corpus.text.tokenizer import Tokenizer
 from axml_ray.progress.heartbeat import Heartbeat
@@ -349,8 +349,10 @@ def write_word_vectors(workspace: Workspace, tokenizer: Tokenizer, tokens: int) 
     """
     settings, work = workspace.settings, workspace.directory
     path, coverage = settings.word_vectors_path, 0.0
+    # By the same seed, a new word would get the numbers of the old word that had its id.
+    seed = VECTOR_SEED if settings.continues is None else int(Corpus.open(settings.continues).fingerprint, 16)
     if path is not None:
-        vectors, coverage = word_vectors.read_vectors(path, tokenizer.words, VECTOR_SEED)
+        vectors, coverage = word_vectors.read_vectors(path, tokenizer.words, seed)
         log.info("prepare: %s knows %.1f%% of the words", path, 100 * coverage)
     elif settings.word_vectors == "train":
         log.info("prepare: learning word vectors from the training texts")
@@ -360,9 +362,9 @@ def write_word_vectors(workspace: Workspace, tokenizer: Tokenizer, tokens: int) 
         workspace.run(range(len(stripes)), count_cooccurrences, what, paths=stripes, files=files, words=len(tokenizer))
         with Heartbeat("prepare: learning word vectors"):
             known, learned = cooccurrence.factorise(stripes, settings.word_dimension, VECTOR_SEED)
-        vectors, coverage = word_vectors.fill_unknown(known, learned, len(tokenizer), VECTOR_SEED)
+        vectors, coverage = word_vectors.fill_unknown(known, learned, len(tokenizer), seed)
     else:
-        vectors = word_vectors.random_vectors(len(tokenizer), settings.word_dimension, VECTOR_SEED)
+        vectors = word_vectors.random_vectors(len(tokenizer), settings.word_dimension, seed)
     if settings.continues is not None:
         align = path is None and settings.word_vectors == "train"
         vectors = keep_word_vectors(vectors, tokenizer.words, settings.continues, align=align)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
-from axml_ray.core.files import clear_leftovers, whole_directory, write_json
+from axml_ray.core.files import clear_leftovers, read_json, whole_directory, write_json
 from axml_ray.core.paths import portable, url_of
 from axml_ray.corpus.labels.name_files import read_rows
 from axml_ray.corpus.preparation.build import build_corpus
@@ -24,7 +24,7 @@ from axml_ray.corpus.readers import sources
 from axml_ray.corpus.readers.source_files import SourceFile, local_path
 from axml_ray.corpus.readers.tables import INFO, ArrowRows
 from axml_ray.corpus.records.records import Reader
-from axml_ray.corpus.store import MANIFEST, Corpus
+from axml_ray.corpus.store import FORMAT, MANIFEST, Corpus
 from axml_ray.corpus.text.vector_files import dimension_of
 from axml_ray.progress.heartbeat import Heartbeat, phase
 from axml_ray.settings import SPLITS, CorpusSettings
@@ -58,7 +58,7 @@ def prepare(
     clear_leftovers(directory)
     old = _existing(directory)
     continued = None if settings.continues is None else Corpus.open(settings.continues)
-    inputs = _inputs(settings, readers, [corpus for corpus in (old, continued) if corpus is not None])
+    inputs = _inputs(settings, readers, directory, [corpus for corpus in (old, continued) if corpus is not None])
     check_inputs(inputs.key)
     if old is not None:
         sources = [asdict(file) for file in inputs.files]
@@ -112,8 +112,10 @@ def _readers(settings: CorpusSettings) -> list[tuple[str, Reader]]:
     )
 
 
-def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]], prepared: list[Corpus]) -> Inputs:
-    """Check the files that the settings name, and return the state of all inputs.
+def _inputs(
+    settings: CorpusSettings, readers: list[tuple[str, Reader]], directory: Path, prepared: list[Corpus]
+) -> Inputs:
+    """Check the files that the settings name, and return the state of all inputs of a corpus in `directory`.
 
     Those of `prepared` corpora need not be hashed again; the one that this corpus continues is the last.
     """
@@ -138,6 +140,13 @@ def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]], prepare
         if vectors.suffix == ".npy":
             storage.fetch(vectors.with_name("vocab.txt"))
             files.append(("word_vectors", vectors.with_name("vocab.txt")))
+    for use, file in files:
+        local = local_path(file)
+        if local is not None and local.resolve().is_relative_to(directory.resolve()):
+            raise SettingsError(
+                f"corpus.{use}: {file} is in {directory}, whose content preparation replaces; move it, or choose "
+                "another corpus.name"
+            )
     rows = [row for corpus in prepared for row in corpus.manifest["sources"] if row["stamp"]]
     known = {tuple(row["stamp"]): row["content"] for row in rows}
     with Heartbeat("prepare: looking for changes in the inputs"):
@@ -148,7 +157,7 @@ def _inputs(settings: CorpusSettings, readers: list[tuple[str, Reader]], prepare
 
 
 def _existing(directory: Path) -> Corpus | None:
-    """Return the corpus that was prepared in a directory before, None if there is none, or a broken one.
+    """Return the corpus that was prepared in a directory before; None if there is none, or one that is incomplete.
 
     Raises:
         SettingsError: the directory contains something that is not a corpus, such as the user's raw data.
@@ -156,9 +165,11 @@ def _existing(directory: Path) -> Corpus | None:
     try:
         return Corpus.open(directory)
     except SettingsError:
-        is_empty = not directory.exists() or (directory.is_dir() and not any(directory.iterdir()))
-        if is_empty or (directory / MANIFEST).is_file():
+        if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
             return None
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            if read_json(directory / MANIFEST)["format"] == FORMAT:
+                return None
         raise SettingsError(
             f"{directory}: exists and is not a prepared corpus; choose another corpus.name or corpora, or remove it"
         ) from None

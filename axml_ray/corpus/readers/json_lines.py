@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from axml_ray.corpus.readers.line_blocks import Damage, LineRange, decode_line, read_lines
+from axml_ray.corpus.readers.line_blocks import CUT_SHORT, Damage, LineRange, UnendedLine, decode_line, read_lines
 from axml_ray.corpus.readers.source_files import SourceFile
-from axml_ray.corpus.records.records import Document, Rejection, read_document
+from axml_ray.corpus.records.records import Document, Rejection, UnreadableRestError, read_document
 from axml_ray.corpus.records.values import json_type
 
 
@@ -36,12 +36,16 @@ def parse_object(line: bytes | Damage) -> dict[str, Any]:
 
     Raises:
         ValueError: the line is not a JSON object; the message is the reason.
+        UnreadableRestError: the same of a line in which the file may be cut short.
     """
     # Not by orjson, which makes floats of integers of more than 64 bits, so that two ids or labels could become one.
     try:
         record = json.loads(decode_line(line))
     except json.JSONDecodeError as error:
-        raise ValueError(f"not JSON: {error.msg.removesuffix(' at')} at character {error.pos + 1}") from None
+        reason = f"not JSON: {error.msg.removesuffix(' at')} at character {error.pos + 1}"
+        if isinstance(line, UnendedLine):
+            raise UnreadableRestError(f"{reason}{CUT_SHORT}") from None
+        raise ValueError(reason) from None
     except RecursionError:
         raise ValueError("not JSON that can be read: nested too deeply") from None
     if not isinstance(record, dict):

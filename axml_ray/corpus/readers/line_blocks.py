@@ -52,6 +52,9 @@ class LineRange:
             lines += held.lines if isinstance(held, Damage) else held.count(b"\n")
 
 
+CUT_SHORT = "; the last line has no end, so the file may be cut short"
+
+
 def read_line_blocks(file: SourceFile, size: int) -> Iterator[bytes | Damage]:
     """Stream a text file as blocks of about `size` bytes (decompressed) of whole lines, and `Damage`, in order.
 
@@ -72,8 +75,7 @@ def read_line_blocks(file: SourceFile, size: int) -> Iterator[bytes | Damage]:
                 if len(tail) >= LONGEST_LINE and not tail.endswith(b"\n"):
                     too_long, damage = True, _skip_line(stream)
             whole = content.rfind(b"\n") + 1 if damage or too_long else len(content)
-            if whole:
-                lines = content[:whole].removeprefix(codecs.BOM_UTF8)
+            if lines := content[:whole].removeprefix(codecs.BOM_UTF8):
                 yield lines.replace(b"\n" + codecs.BOM_UTF8, b"\n")
             if too_long:
                 yield Damage(f"longer than {LONGEST_LINE >> 20} MiB", 1)
@@ -87,6 +89,10 @@ def read_lines(file: SourceFile) -> Iterator[tuple[int, bytes | Damage]]:
     return number_lines(read_line_blocks(file, BLOCK_BYTES))
 
 
+class UnendedLine(bytes):
+    """The last line of a file, if it has no line feed: the file may be cut short in it."""
+
+
 def number_lines(blocks: Iterable[bytes | Damage], lines_before: int = 0) -> Iterator[tuple[int, bytes | Damage]]:
     """Stream number and line (or `Damage`) of consecutive blocks of a file after its first `lines_before` lines."""
     number = lines_before + 1
@@ -96,8 +102,8 @@ def number_lines(blocks: Iterable[bytes | Damage], lines_before: int = 0) -> Ite
             number += content.lines
             continue
         lines = content.split(b"\n")
-        if not lines[-1]:
-            lines.pop()
+        if last := lines.pop():
+            lines.append(UnendedLine(last))
         yield from enumerate(lines, number)
         number += len(lines)
 
@@ -109,6 +115,8 @@ def decode_line(line: bytes | Damage) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
+        if isinstance(line, UnendedLine) and error.end == len(line) and error.reason == "unexpected end of data":
+            raise UnreadableRestError(f"not UTF-8: {error.reason}{CUT_SHORT}") from None
         raise ValueError(
             f"not UTF-8: byte 0x{line[error.start]:02x} at byte {error.start + 1}; if the file is in Windows-1252, "
             "convert it: iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW-FILE"

@@ -123,7 +123,8 @@ def name_apart(readers: Sequence[Reader]) -> list[Reader]:
     Example: `a/x/part.jsonl` and `b/x/part.jsonl` are named like that, and `x/part.jsonl` if it is the only one, is
     `part.jsonl`. What all of them have in common is left out, so that ids stay the same when a project is moved.
     """
-    parts = [str(reader.path).partition("?")[0].split("/") for reader in readers]
+    paths = [str(reader.path) for reader in readers]
+    parts = [(path.partition("?")[0] if is_url(path) else path).split("/") for path in paths]
     groups: dict[str, list[int]] = {}
     for i, path in enumerate(parts):
         groups.setdefault(path[-1], []).append(i)

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from axml_ray.corpus.readers.line_blocks import BLOCK_BYTES, decode_line, read_line_blocks
+from axml_ray.corpus.readers.line_blocks import BLOCK_BYTES, CUT_SHORT, decode_line, read_line_blocks
 from axml_ray.corpus.readers.separated_rows import LineStream, read_rows
 from axml_ray.corpus.readers.source_files import SourceFile, format_suffix, is_unreachable, open_raw
 from axml_ray.corpus.records.records import Document, Fields, Rejection, read_document, storable
@@ -285,7 +285,8 @@ class SeparatedValues:
                         raise MissingColumn(f"{str(error)[:500]}{advice}") from None  # a text may be long
                     names = [self.fields.text, *self.fields.label_fields]
             if isinstance(row, str):
-                yield Rejection(file=file, line=line, reason=row)
+                is_cut = not lines.row()[-1][1].endswith("\n")
+                yield Rejection(file=file, line=line, reason=row + CUT_SHORT * is_cut, ends_file=is_cut)
                 continue
             if row == header:  # of another file that was appended to this one
                 continue

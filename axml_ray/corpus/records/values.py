@@ -270,7 +270,9 @@ def _split(text: str, separator: str) -> list[Any] | dict[str, Any]:
         if not inside.lstrip().startswith("'"):
             parts = _BARE_PARTS.findall(inside)
             return [
-                re.sub(r"\\(.)", r"\1", quoted) or plain for quoted, plain in parts if plain.strip() not in _BARE_NULLS
+                re.sub(r"\\(.)", r"\1", quoted) or _number(plain.strip())
+                for quoted, plain in parts
+                if plain.strip() not in _BARE_NULLS
             ]
     if uris := _uris(text, separator):
         return uris
@@ -285,7 +287,12 @@ def _codes(parts: Sequence[str]) -> list[Any]:
     parts = [part for each in parts if (part := each.strip()) not in _BARE_NULLS]
     if all(map(_WRITTEN_NUMBER.fullmatch, parts)) or not all(map(_CODE.fullmatch, parts)):
         return []
-    return [float(part) if _WRITTEN_NUMBER.fullmatch(part) and not part.isdecimal() else part for part in parts]
+    return [_number(part) for part in parts]
+
+
+def _number(part: str) -> str | float:
+    """Return the label of a list without quotes as Python would read it: a number with a point as a float."""
+    return float(part) if _WRITTEN_NUMBER.fullmatch(part) and not part.isdecimal() else part
 
 
 def _kept(reference: re.Match[str]) -> str:
