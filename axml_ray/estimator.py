@@ -24,7 +24,7 @@ from axml_ray.cluster.connection import stop_cluster
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import finish_replacement, read_json, whole_directory, whole_file, write_json
 from axml_ray.core.lease import own
-from axml_ray.core.paths import paths_below
+from axml_ray.core.paths import absolute, is_url, paths_below, url_of
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.records.in_memory import (
     LabelledText,
@@ -60,6 +60,20 @@ class SavedEstimator(Settings):
     """Names of the classes; the numbers of columns for an indicator matrix without names."""
     is_indicator: bool
     """Whether labels were given as an indicator matrix."""
+
+
+def _local(directory: str | Path) -> Path:
+    """Return an absolute path, which starts at the current directory.
+
+    Raises:
+        SettingsError: it is a URL of an object store.
+    """
+    if not is_url(directory):
+        return Path(directory).absolute()
+    path = absolute(directory)
+    if url := url_of(path):
+        raise SettingsError(f"{url}: an estimator's files are in a local directory; copy that to the store")
+    return path
 
 
 class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
@@ -186,10 +200,10 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
         """Write the fitted estimator to a directory: its bundle, which jobs and servers can use, and `estimator.json`.
 
         Raises:
-            SettingsError: the directory has other content.
+            SettingsError: the directory has other content, or is a URL of an object store.
         """
         check_is_fitted(self)
-        directory = Path(directory).absolute()
+        directory = _local(directory)
         known = {ABOUT, BUNDLE} if (directory / ABOUT).is_file() else set()
         if directory.exists() and (not directory.is_dir() or {path.name for path in directory.iterdir()} - known):
             raise SettingsError(f"{directory}: exists and holds no estimator; choose a directory that doesn't exist")
@@ -207,7 +221,7 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
         Raises:
             SettingsError: there is no estimator, or it is damaged or has another version.
         """
-        path = Path(directory).absolute() / ABOUT
+        path = _local(directory) / ABOUT
         finish_replacement(path.parent)
         try:
             saved = SavedEstimator.model_validate(read_json(path))
@@ -258,7 +272,7 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
         """Return the directory of a fit: a temporary one, or one below `directory` that is the same for equal fits."""
         if self.directory is None:
             return Path(tempfile.mkdtemp(prefix="axml-ray-estimator-"))
-        parent = Path(self.directory).absolute()
+        parent = _local(self.directory)
         experiment = self._experiment(parent)
         with paths_below(parent):  # which may be moved
             settings = stored(experiment, exclude={"tracking"})

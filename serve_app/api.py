@@ -8,9 +8,9 @@ from typing import Annotated, Any
 
 from fastapi import Body, Depends, FastAPI, Query
 from fastapi.middleware.cors import CORSMiddleware
-from fastapi.responses import FileResponse, JSONResponse
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse
 from fastapi.security import HTTPBearer
-from fastapi_swagger import patch_fastapi
 from ray.serve import metrics
 from starlette.staticfiles import StaticFiles
 
@@ -50,8 +50,6 @@ def make_api(service: Service, keys: Sequence[str] = ()) -> FastAPI:
             allow_headers=["Authorization", "Content-Encoding"],
             expose_headers=["Retry-After", "WWW-Authenticate"],
         )
-    # Serves the files of Swagger's page from the package instead of from a content delivery network.
-    patch_fastapi(app, redirect_from_root_to_docs=False, title="axml-ray: API")
     guarded: list[Any] = [Depends(HTTPBearer(auto_error=False))] if keys else []
     _add_tag(app, service, guarded)
     _add_model(app, service, guarded)
@@ -59,7 +57,21 @@ def make_api(service: Service, keys: Sequence[str] = ()) -> FastAPI:
     _describe_problems(app)
     app.get("/", include_in_schema=False, response_class=FileResponse)(lambda: FileResponse(PAGE / "index.html"))
     app.mount("/page", StaticFiles(directory=PAGE))
+    app.get("/docs", include_in_schema=False)(_describe_api)
+    app.mount("/swagger", StaticFiles(packages=[("fastapi_swagger", "resources")]))
     return app
+
+
+def _describe_api() -> HTMLResponse:
+    """Return Swagger's page. Its links are relative, so that it works at any address of a proxy."""
+    return get_swagger_ui_html(
+        openapi_url="openapi.json",
+        title="axml-ray: API",
+        swagger_js_url="swagger/swagger-ui-bundle.js",
+        swagger_css_url="swagger/swagger-ui.css",
+        swagger_favicon_url="swagger/favicon-32x32.png",
+        swagger_ui_parameters={"tryItOutEnabled": True, "persistAuthorization": True, "filter": True},
+    )
 
 
 def _add_tag(app: FastAPI, service: Service, guarded: list[Any]) -> None:

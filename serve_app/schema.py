@@ -42,7 +42,7 @@ class TagRequest(Schema):
     """Omit labels with a lower probability."""
     explain: Annotated[bool, Field(strict=True)] = False
     """Also return each member's contribution, the words that each label attends to, and its path down each tree; takes
-    about the time of another text per label."""
+    about the time of another text."""
     labels: Labels = Field(ABSENT)
     """Score these labels only, and return all of them regardless of `top_k`; their scores are 0 for a text without a
     word."""

@@ -244,6 +244,20 @@ class TestFitted:
         with pytest.raises(SettingsError, match="exists and holds no estimator"):
             fitted.save(tmp_path / "mine")
 
+    def test_a_url_is_no_path(
+        self, fitted: AttentionXMLClassifier, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        with pytest.raises(SettingsError, match=r"^s3://models/v1: "):
+            fitted.save("s3://models/v1")
+        with pytest.raises(SettingsError, match=r"^s3://models/v1: "):
+            AttentionXMLClassifier.load("s3://models/v1")
+        with pytest.raises(SettingsError, match=r"^s3://models/fits: "):
+            AttentionXMLClassifier(directory="s3://models/fits").fit(TEXTS, LABELS)
+        fitted.save(f"file://{tmp_path}/saved")
+        assert AttentionXMLClassifier.load(f"file://{tmp_path}/saved").predict(TEXTS) == fitted.predict(TEXTS)
+        assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+
     def test_in_a_pipeline(self, fitted: AttentionXMLClassifier) -> None:
         pipeline = make_pipeline(FunctionTransformer(lower), fitted)
         assert pipeline.predict([text.upper() for text in TEXTS]) == fitted.predict(TEXTS)

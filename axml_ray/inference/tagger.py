@@ -175,7 +175,7 @@ class Tagger:
                 limit of the training are ignored.
             top_k: largest number of labels of a text; the run's `ensemble.top_labels` is another limit.
             explain: also return each member's contribution and the words that each label attends to. Takes about the
-                time of another text per tag.
+                time of another text for each text.
             threshold: omit labels with a lower probability, 0 to 1; see `threshold`.
             labels: score these labels only, and return all of them regardless of `top_k`. Labels that beam search would
                 have pruned have a score here, too. For a text without a word all scores are 0.

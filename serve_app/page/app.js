@@ -105,10 +105,14 @@ async function tag() {
   if (answer.edition !== model?.edition) attempt(loadModel, true);
 }
 
-async function explain(label) {
+/** Explain a label of the list as it was ranked, at its `place`; another one is scored by all members. */
+async function explain(label, place) {
   const [asked, signal] = [written(), turn.explain()];
-  const answer = await ask("v1/tag", signal, { text: asked, labels: [label], explain: true });
-  why = { text: asked, label: answer.results[0].labels[0], lit: null };
+  const which = place === undefined ? { labels: [label] } : { top_k: place + 1 };
+  const answer = await ask("v1/tag", signal, { text: asked, ...which, explain: true });
+  const found = answer.results[0].labels.find((one) => one.label === label);
+  if (!found) throw new Refusal("The model has been replaced. Tag the text again.");
+  why = { text: asked, label: found, lit: null };
   showWhy();
   show();
 }
@@ -169,7 +173,7 @@ function showLabels() {
 function choose(option) {
   if (!option || labels.getAttribute("aria-disabled") === "true") return;
   move(option);
-  attempt(() => explain(option.dataset.label));
+  attempt(() => explain(option.dataset.label, [...labels.children].indexOf(option)));
 }
 
 function move(option) {

@@ -130,8 +130,8 @@ def asked(server: str, path: str, **body: Any) -> Any:
 
 
 def why(server: str, text: str, label: str) -> dict[str, Any]:
-    answer = asked(server, "/v1/tag", text=text, labels=[label], explain=True)
-    return dict(answer["results"][0]["labels"][0]["explanation"])
+    answer = asked(server, "/v1/tag", text=text, top_k=1_000, explain=True)
+    return next(dict(one["explanation"]) for one in answer["results"][0]["labels"] if one["label"] == label)
 
 
 def options(page: Page) -> Any:
@@ -239,6 +239,26 @@ def test_a_label_lights_the_words_that_it_attended_to(server, page):
     page.get_by_role("button", name="Attention of the label").click()
     expect(node).to_have_attribute("aria-pressed", "false")
     expect(page.locator("#mirror mark")).to_have_text(names(words, weights))
+
+
+def test_a_labels_figures_stay_when_it_is_chosen(page, tagger, texts):
+    """A member that does not rank a label adds nothing to its score in the list, though it could score it."""
+
+    def most_different(text: str) -> int | None:
+        [ranked] = tagger.tag([text], top_k=20)
+        [scored] = tagger.tag([text], labels=[one.label for one in ranked])
+        scores = {one.label: one.score for one in scored}
+        gaps = [scores[one.label] - one.score for one in ranked]
+        return gaps.index(max(gaps)) if max(gaps) > 0.02 else None
+
+    about_much = (" ".join(texts[first : first + 4]) for first in range(len(texts)))
+    text, most = next((text, place) for text in about_much if (place := most_different(text)) is not None)
+    page.locator("#top-k").select_option("20")
+    tag(page, text)
+    for place in {0, most}:
+        figures = [options(page).nth(place).locator(one).inner_text() for one in (".percent", ".score")]
+        choose(page, place)
+        expect(page.locator("#why-figures")).to_have_text(" · ".join(figures))
 
 
 def test_characters_beyond_the_basic_plane_count_once(server, page):

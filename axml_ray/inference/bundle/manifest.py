@@ -22,8 +22,6 @@ FORMAT, VERSION = "axml-ray bundle", 2
 MANIFEST, SETTINGS, TOKENIZER = "manifest.json", "settings.yaml", "tokenizer.json"
 LABELS, CALIBRATION, WORD_VECTORS = "labels.parquet", "calibration.json", "word_vectors.safetensors"
 FEATURES, COMBINER, CARD = "features.safetensors", "combiner", "README.md"
-ADDED_BY_DOWNLOADS = (".gitattributes", ".cache/huggingface/")
-"""What the Hugging Face Hub adds to a repository, and its client to a downloaded directory; nothing here reads it."""
 EXPORT_AGAIN = "copy or export it again (axml-ray export)"
 
 
@@ -141,7 +139,9 @@ def read_manifest(directory: Path) -> Manifest:
 
 
 def check_files(directory: Path, manifest: Manifest, *, verify: bool = True, cache: Path | None = None) -> None:
-    """Check that a bundle's files are exactly those of its manifest, besides `ADDED_BY_DOWNLOADS`, and its kinds known.
+    """Check that the files that a bundle is read from are exactly those of its manifest, and its kinds known.
+
+    Others may be there, such as a licence, or what a download from the Hub adds; nothing reads them.
 
     Args:
         directory: directory of the bundle.
@@ -177,7 +177,7 @@ def check_files(directory: Path, manifest: Manifest, *, verify: bool = True, cac
     if manifest.combiner not in COMBINERS:
         raise BundleError(f"{path}: unknown combiner {manifest.combiner!r}; known are {', '.join(COMBINERS)}")
     files = {file.relative_to(directory).as_posix() for file in directory.rglob("*") if not file.is_dir()}
-    extra = sorted(name for name in files - listed - {MANIFEST} if not name.startswith(ADDED_BY_DOWNLOADS))
+    extra = sorted(filter(is_of_bundles, files - listed))
     if extra and cache is None:
         raise BundleError(f"{directory / extra[0]}: not in {MANIFEST}; remove it")
     check_contents(directory, manifest, verify=verify)
