@@ -15,8 +15,8 @@ the gain of further trees.
 - A combiner is fitted once per run, for all trees, and applied to the members of each subset. With `--trees` it was
   fitted on more trees than the config's: train without `--trees` for figures of exactly the config.
 - `micro-F1` is that of the labels above one threshold, which is chosen on the validation documents.
-- `--preset` reads no more of the config than its corpus: what a user gets who tunes nothing. Rows of `auto` have the
-  settings that it chose.
+- `--preset` reads no more of the config than its name and its `corpus` settings: what a user gets who tunes nothing
+  else. Rows of `auto` have the settings that it chose.
 - `--part` names the results of other settings: `benchmarks/results/quality-CORPUS-NAME.json`; the preset is a part.
 - `python benchmarks/quality_table.py` makes README's table from these files.
 """
