@@ -307,6 +307,8 @@ def read_examples(path: Path) -> list[str]:
             texts.append(document.text)
     except OSError as error:
         raise SettingsError(f"examples: {path} cannot be read ({error.strerror})") from None
+    except SettingsError:
+        raise
     except ValueError as error:
         raise SettingsError(f"examples: {path}: expected JSON lines, but {error.args[0].partition(';')[0]}") from None
     return texts

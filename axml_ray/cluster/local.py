@@ -23,6 +23,7 @@ from axml_ray.core.errors import JobError, SettingsError
 from axml_ray.core.files import read_json, write_json
 from axml_ray.core.limits import temporary_directory
 from axml_ray.core.memory import ONE_ARENA
+from axml_ray.core.paths import CACHE_VARIABLE, cache
 
 RECORD, LOG = Path("runs/cluster.json"), Path("runs/cluster.log")
 START_S, END_S, KILL_S = 180, 15, 30
@@ -187,6 +188,7 @@ def environment(temporary: Path, directory: Path) -> dict[str, str]:
         "RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S": "0",
         "RAY_TMPDIR": str(directory),
         "TMPDIR": str(temporary),
+        CACHE_VARIABLE: str(cache()),  # else below that directory, with which it would go
         "AXML_RAY_HOME": working_directory,
         "PYTHONPATH": working_directory,
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),

@@ -38,7 +38,7 @@ def check_nodes_see(*directories: Path, files: tuple[Path, ...] = ()) -> None:
     if len(nodes) < 2:
         return
     with ExitStack() as probes:
-        expected = {file: storage.read(file) for file in files}
+        expected = {file: _read(file) for file in files}
         expected |= dict(probes.enter_context(_probe(directory)) for directory in directories)
         asked = {}
         for node in nodes:
@@ -70,11 +70,19 @@ def _probe(directory: Path) -> Iterator[tuple[Path, bytes]]:
                 path.rmdir()
 
 
+def _read(file: Path) -> bytes:
+    """Return the content of a file, which may be one of a published directory."""
+    if not storage.has_url(file):
+        return storage.read(file)
+    storage.fetch(file.parent, [file.name])
+    return file.read_bytes()
+
+
 def missing(expected: Mapping[Path, bytes]) -> str | None:
     """Return which of some files this process does not read as expected, and why; None if there is none."""
     for file, content in expected.items():
         try:
-            if storage.read(file) != content:
+            if _read(file) != content:
                 return f"{with_urls(file)} is another file there"
         except FileNotFoundError:
             return f"{with_urls(file.parent)} is not the directory there that it is for this job"

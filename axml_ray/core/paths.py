@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
+from urllib.parse import quote
 
 from axml_ray.core.errors import SettingsError
 
@@ -67,8 +68,10 @@ def absolute(path: str | Path) -> Path:
         raise UrlError(f"{scheme}://…: state cannot be kept there; give {known}, file:///… or a path")
     check_no_secret(f"{scheme}://{rest}")
     parts = [part for part in rest.split("/") if part not in ("", ".")]
-    if not parts or ".." in parts or "?" in rest or "#" in rest:
+    if not parts or "?" in rest or "#" in rest:
         raise UrlError(f"{scheme}://{rest.partition('?')[0]}: give {scheme}://BUCKET/…, without options")
+    if any(part.startswith(".") for part in parts):  # such objects are temporary, and never published
+        raise UrlError(f"{scheme}://{rest}: no part of a URL may begin with a point; choose another name")
     return cache().joinpath(scheme, *parts)
 
 
@@ -93,6 +96,12 @@ def url_of(path: str | Path) -> str | None:
         return None
     scheme, *parts = path.relative_to(cache()).parts or ("",)
     return f"{scheme}://{'/'.join(parts)}" if scheme in STORES and parts else None
+
+
+def uri_of(path: str | Path) -> str:
+    """Return where a directory is as Ray and PyArrow read it: its path, or its URL with blanks and such escaped."""
+    url = url_of(path)
+    return str(path) if url is None else quote(url, safe=":/")
 
 
 def with_urls(text: object) -> str:

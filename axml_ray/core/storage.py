@@ -13,6 +13,7 @@ Paths that are not below the cache, and hidden ones such as temporary files, hav
 Credentials, region and endpoint come from the environment of each node (`AWS_ACCESS_KEY_ID`, `AWS_ENDPOINT_URL`, …).
 """
 
+import errno
 import hashlib
 import json
 import os
@@ -30,12 +31,14 @@ from typing import Any
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.node_cache import lock_copy, use_cache
-from axml_ray.core.paths import cache, url_of
+from axml_ray.core.paths import CACHE_VARIABLE, cache, url_of
 
 MANIFEST = ".axml-ray.json"
 """Name of the object that lists the files of a published directory."""
 RACY_NS = 2_000_000_000
 """Objects that are as new as this, in nanoseconds, may change again without another time, which has whole seconds."""
+LEFT_NS = 24 * 3600 * 1_000_000_000
+"""Objects of an unfinished upload that are older than this, in nanoseconds, are removed."""
 THREADS, ATTEMPTS = 8, 5
 _WORK = re.compile(r"\.(.+)\.([0-9a-f]{8})")
 _ELSEWHERE = ".elsewhere"
@@ -94,16 +97,19 @@ def publish(content: Path, path: Path, suffix: str | None = None, check: Callabl
                 entries[match[2]] = {"object": name, "bytes": info.size, "sha256": match[1]}
         for name, digest in zip(names, digests, strict=True):
             size = (content / name).stat().st_size
-            if infos[prefix + name].size != size:
+            if prefix + name not in infos or infos[prefix + name].size != size:
                 raise StoreError(f"{url_of(path)}/{name}: has not arrived whole; run the command again")
             entries[name] = {"object": prefix + name, "bytes": size, "sha256": digest}
             _stamp(content / name, _mtime_ns(infos[prefix + name], digest))
         check()
         _write(store, f"{key}/{MANIFEST}", json.dumps({"files": entries}, indent=2).encode())
         old = {entry["object"] for entry in replaced.values()}
-        old |= {name for name in infos if re.match(r"\.[0-9a-f]{8}/", name)}  # of writers that were killed
+        for name, info in infos.items():  # of writers that were killed; one that is new may be of a living one
+            if re.match(r"\.[0-9a-f]{8}/", name) and time.time_ns() - info.mtime_ns > LEFT_NS:
+                old.add(name)
         for name in infos.keys() & old - {entry["object"] for entry in entries.values()}:
-            store.delete_file(f"{key}/{name}")
+            with suppress(FileNotFoundError):
+                store.delete_file(f"{key}/{name}")
 
 
 def fetch(path: Path, names: Collection[str] | None = None, *, recursive: bool = True) -> None:
@@ -152,12 +158,19 @@ def _download(path: Path, stored: StoredFile) -> None:
         with _explained(path):
             _copy(stored.key, _locate(path)[0], temporary)
         if temporary.stat().st_size != stored.size or stored.sha256 not in (None, sha256(temporary)):
-            raise StoreError(f"{url_of(path)}: was changed or damaged since it was written; write it again")
+            raise FileNotFoundError(f"{path.name} was changed or damaged since it was written")
         is_settled = stored.sha256 is not None or time.time_ns() - stored.mtime_ns > RACY_NS
         _stamp(temporary, stored.mtime_ns if is_settled else 0)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def is_empty(path: Path) -> bool:
+    """Return whether there is no file at a path or below it, at a URL none in the store: a copy may have remains."""
+    if has_url(path):
+        return not sizes(path)
+    return not path.exists() or (path.is_dir() and not any(path.iterdir()))
 
 
 def sizes(directory: Path) -> dict[str, int]:
@@ -228,7 +241,10 @@ def shared(work: Path) -> dict[str, StoredFile]:
 def collect(work: Path) -> None:
     """Move the files that other nodes have shared into the temporary directory on this node."""
     for name, stored in shared(work).items():
-        _download(work / name, stored)
+        try:
+            _download(work / name, stored)
+        except FileNotFoundError as error:
+            raise IncompleteError(f"{url_of(work)}: {error}; run the command again") from None
         _locate(work)[0].delete_file(stored.key)
 
 
@@ -333,6 +349,8 @@ def _index(path: Path, recursive: bool) -> dict[str, StoredFile]:
     for unit, entries in manifests.items():
         for name, entry in entries.items():
             info = infos.get(unit + entry["object"])
+            if info is None and not recursive:  # it is not among those that were listed
+                continue
             if info is None or info.size != entry["bytes"]:
                 raise FileNotFoundError(f"{unit}{name} is missing or not {entry['bytes']} bytes long")
             mtime_ns = _mtime_ns(info, entry["sha256"])
@@ -404,6 +422,10 @@ def _explained(path: Path) -> Iterator[None]:
     except (OSError, ValueError) as error:  # pyarrow's are of both
         if isinstance(error, SettingsError):
             raise
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise StoreError(
+                f"{cache()}: no space left to copy {url_of(path)}; free some, or set {CACHE_VARIABLE}"
+            ) from None
         reason = " ".join(str(error).split())[:400]
         raise StoreError(
             f"{url_of(path)}: {reason}; check the bucket, and region and credentials in the environment of all nodes"

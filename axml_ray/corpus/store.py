@@ -100,7 +100,7 @@ class Corpus:
         try:
             manifest = read_json(path)
         except ValueError as error:
-            raise SettingsError(f"{error}; {fix}") from None
+            raise SettingsError(f"{error}; remove the directory, and {fix}") from None
         if not isinstance(manifest, dict):
             raise SettingsError(f"{path}: not the manifest of a corpus; {fix} again")
         if manifest.get("format") != FORMAT or manifest.get("version") != VERSION:
@@ -193,7 +193,8 @@ class Corpus:
 
     def has_words(self, split: str) -> np.ndarray:
         """Return for each document of a split whether its text has a word, bool [documents]."""
-        return self.have_words(self.table(split, ["tokens", "text"]))
+        columns = ["tokens", "text"]
+        return np.concatenate([self.have_words(pq.read_table(file, columns=columns)) for file in self.files(split)])
 
     def have_words(self, documents: pa.Table) -> np.ndarray:
         """Return for each of some documents, with `tokens` and `text`, whether its text has a word, bool [documents].

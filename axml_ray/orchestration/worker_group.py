@@ -17,7 +17,7 @@ from ray.train.torch import TorchConfig, TorchTrainer
 from axml_ray.cluster.connection import PREEMPTION_WATCHER
 from axml_ray.core import storage as object_store
 from axml_ray.core.files import check_fences, copy_files, read_json
-from axml_ray.core.paths import url_of
+from axml_ray.core.paths import uri_of
 from axml_ray.settings import ResourceSettings
 from axml_ray.training.checkpoints import FORMAT, MANIFEST
 from axml_ray.training.level_files import read_manifest
@@ -62,7 +62,7 @@ def train_in_group(train: Callable[[dict[str, Any]], Any], config: dict[str, Any
         ),
         run_config=RunConfig(
             name=storage.name,
-            storage_path=url_of(storage.parent) or str(storage.parent),
+            storage_path=uri_of(storage.parent),
             checkpoint_config=CheckpointConfig(num_to_keep=1),
             # Restarts after the preemption of a node are not counted.
             failure_config=FailureConfig(max_failures=resources.max_failures),

@@ -23,7 +23,7 @@ from axml_ray.core import storage
 from axml_ray.core.errors import JobError, SettingsError
 from axml_ray.core.files import check_fences
 from axml_ray.core.lease import lease_of
-from axml_ray.core.paths import url_of
+from axml_ray.core.paths import uri_of
 from axml_ray.corpus.store import Corpus
 from axml_ray.orchestration.members import END_SECONDS
 from axml_ray.settings import Experiment, ResourceSettings
@@ -104,7 +104,7 @@ def run_sweep(sweep: Sweep, corpus: Corpus, begun: Callable[[], None] = lambda: 
     os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     logging.getLogger("ray.tune").setLevel(logging.ERROR)
     trainable = tune.with_resources(tune.with_parameters(TrialActor, runner=runner), TRIAL_RESOURCES)
-    place = url_of(directory) or str(directory)
+    place = uri_of(directory)
     if tune.Tuner.can_restore(place):
         tuner = tune.Tuner.restore(place, trainable, resume_errored=True)
         log.info("sweep %s continues, with its first number of trials at a time", sweep.name)
@@ -156,7 +156,7 @@ def _tuner(sweep: Sweep, trainable: Any, epoch: int, concurrent: int) -> tune.Tu
         ),
         run_config=tune.RunConfig(
             name=TRIALS,
-            storage_path=url_of(sweep.directory) or str(sweep.directory),
+            storage_path=uri_of(sweep.directory),
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=sweep.settings.resources.max_failures),
             checkpoint_config=tune.CheckpointConfig(checkpoint_at_end=False),  # trials have checkpoints of their own

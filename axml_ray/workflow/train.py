@@ -76,6 +76,10 @@ def check_replaced(settings: Experiment, key: str, own_run: Path | None = None) 
     """
     try:
         old = Corpus.open(settings.corpus_directory)
+    except storage.IncompleteError:
+        return
+    except storage.StoreError:
+        raise
     except SettingsError:  # there is none
         return
     if old.manifest["inputs"] == key:
@@ -83,6 +87,8 @@ def check_replaced(settings: Experiment, key: str, own_run: Path | None = None) 
     for directory in sorted(storage.children(settings.runs)):
         try:
             fingerprint, trained = read_run_manifest(directory)["corpus"], read_settings(directory)
+        except storage.StoreError:  # it may be one
+            raise
         except SettingsError:  # no run, or one of another version
             continue
         is_of_it = fingerprint == old.fingerprint and trained.corpus_directory == settings.corpus_directory

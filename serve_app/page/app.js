@@ -111,7 +111,7 @@ async function explain(label, place) {
   const which = place === undefined ? { labels: [label] } : { top_k: place + 1 };
   const answer = await ask("v1/tag", signal, { text: asked, ...which, explain: true });
   const found = answer.results[0].labels.find((one) => one.label === label);
-  if (!found) throw new Refusal("The model has been replaced. Tag the text again.");
+  if (!found) throw new Refusal("The label is not at its place any more. Tag the text again.");
   why = { text: asked, label: found, lit: null };
   showWhy();
   show();

@@ -5,11 +5,14 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import fs
 
+from axml_ray.cluster.shared_state import missing
 from axml_ray.core import lease as leases
 from axml_ray.core import node_cache, storage
 from axml_ray.core.errors import SettingsError
@@ -23,8 +26,9 @@ from axml_ray.core.files import (
     write_json_once,
 )
 from axml_ray.core.lease import LeaseLostError, own
-from axml_ray.core.paths import absolute, cache, portable, url_of, with_urls
+from axml_ray.core.paths import absolute, cache, portable, uri_of, url_of, with_urls
 from axml_ray.core.storage import MANIFEST, StoreError, fetch
+from axml_ray.inference.predict.shards import OtherJobError, claim_directory
 from axml_ray.settings import Experiment, stored
 from axml_ray.settings.configuration import load
 from axml_ray.training.progress import Follower, Journal
@@ -64,7 +68,16 @@ def test_a_file_url_is_the_local_path() -> None:
 
 
 @pytest.mark.parametrize(
-    "place", ["hdfs://host/runs", "ftp://host/x", "s3://", "s3://bucket/../x", "s3://b/x?region=y"]
+    "place",
+    [
+        "hdfs://host/runs",
+        "ftp://host/x",
+        "s3://",
+        "s3://bucket/../x",
+        "s3://b/x?region=y",
+        "s3://b/.x/y",
+        "s3://b/x/.y",
+    ],
 )
 def test_other_urls_are_an_error_and_not_a_directory(
     place: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -176,10 +189,84 @@ def test_an_interrupted_replacement_leaves_the_old_directory(
     forget()
     fetch(path)
     assert contents(path) == {"a": "1", "b": "2"}
+    write_directory(path, a="5")  # and keeps what is new, as another writer may just be uploading it
+    assert len(bucket.names()) == 4
+    monkeypatch.setattr(storage, "LEFT_NS", -3_600_000_000_000)
     write_directory(path, a="5")  # and removes what the failed one left
     forget()
     fetch(path)
     assert contents(path) == {"a": "5"} and len(bucket.names()) == 2
+
+
+def test_two_writers_of_a_directory_at_once_leave_one_of_both_whole(
+    bucket: Any, forget: Callable[[], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = absolute(f"s3://{bucket.name}/bundle")
+    write_directory(path, a="0", b="0")
+    copy, is_second = storage._copy, False
+
+    def slow(*arguments: Any) -> None:
+        nonlocal is_second
+        copy(*arguments)
+        if not is_second:
+            is_second = True
+            write_directory(path, a="2", b="2")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "_copy", slow)
+        patch.setattr(storage, "THREADS", 1)
+        with suppress(OSError):  # of the local copy, which the other writer has replaced
+            write_directory(path, a="1", b="1")
+    forget()
+    fetch(path)
+    assert contents(path) in ({"a": "1", "b": "1"}, {"a": "2", "b": "2"})
+
+
+def test_a_file_that_is_replaced_while_it_is_fetched_is_fetched_again(
+    bucket: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = absolute(f"s3://{bucket.name}/runs/mine")
+    bucket.write("runs/mine/seconds.json", b"1")
+    copy = storage._copy
+
+    def replaced(*arguments: Any) -> None:
+        monkeypatch.setattr(storage, "_copy", copy)
+        bucket.write("runs/mine/seconds.json", b"1, 2")
+        copy(*arguments)
+
+    monkeypatch.setattr(storage, "_copy", replaced)
+    fetch(path)
+    assert contents(path) == {"seconds.json": "1, 2"}
+
+
+def test_what_was_removed_from_the_store_may_be_written_again(bucket: Any) -> None:
+    path = absolute(f"s3://{bucket.name}/predictions")
+    claim_directory(path, {"key": 1})
+    (path / "members" / "knn").mkdir(parents=True)  # remains in the copy
+    bucket.delete("predictions/_job.json")
+    assert storage.is_empty(path)
+    assert claim_directory(path, {"key": 2}) == {"key": 2}
+    bucket.write("data/texts.parquet", b"1")
+    with pytest.raises(OtherJobError):
+        claim_directory(absolute(f"s3://{bucket.name}/data"), {"key": 1})
+    assert not list(cache().rglob("texts.parquet"))
+
+
+def test_the_nodes_of_a_cluster_read_a_file_of_a_replaced_directory(bucket: Any, forget: Callable[[], None]) -> None:
+    path = absolute(f"s3://{bucket.name}/bundle")
+    for number in range(2):
+        write_directory(path, manifest=str(number))
+    forget()
+    assert missing({path / "manifest": b"1"}) is None
+    assert "another file" in str(missing({path / "manifest": b"0"}))
+
+
+@pytest.mark.parametrize("name", ["my runs", "Müller", "a%20b", "a+b"])
+def test_ray_reads_the_directory_of_a_url_of_any_name(bucket: Any, name: str) -> None:
+    path = absolute(f"s3://{bucket.name}/{name}")
+    write_json(path / "x.json", 1)
+    _, key = fs.FileSystem.from_uri(uri_of(path))
+    assert f"{key}/x.json".removeprefix(f"{bucket.name}/") in bucket.names()
 
 
 def test_only_the_files_that_are_needed_are_fetched(bucket: Any, forget: Callable[[], None]) -> None:
@@ -262,7 +349,7 @@ def test_files_of_workers_on_other_nodes_become_part_of_the_directory(bucket: An
 
 
 def test_shared_files_can_be_collected(bucket: Any, forget: Callable[[], None]) -> None:
-    work = absolute(f"s3://{bucket.name}/.level-1.0123abcd")
+    work = absolute(f"s3://{bucket.name}/level-1").with_name(".level-1.0123abcd")
     storage.join_directory(work)
     (work / "rows-1").write_text("second")
     storage.share(work / "rows-1")

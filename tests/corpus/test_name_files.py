@@ -45,6 +45,8 @@ def test_a_header_names_the_columns(tmp_path: Path) -> None:
     ("header", "row"),
     [
         ("uri,altLabel,prefLabel", "{uri},feline,{name}"),
+        ("uri,label,altLabel", "{uri},{name},feline"),
+        ("uri,label,label_fr", "{uri},{name},chat"),
         ("notation,uri,Bezeichnung", "{number},{uri},{name}"),
         ("uri,notation,Bezeichnung", "{uri},{number},{name}"),
     ],

@@ -235,6 +235,13 @@ def test_a_last_row_that_is_cut_short_ends_the_file(tmp_path: Path, cut: str) ->
         assert isinstance(last, Rejection) and (last.line, last.ends_file) == (3, is_cut)
 
 
+@pytest.mark.parametrize("last", ["A second,pets,cats", "A second,p\rets"])
+def test_a_last_row_that_no_cut_explains_is_one_record(tmp_path: Path, last: str) -> None:
+    (tmp_path / "a.csv").write_bytes(f"text,labels\nA first,news\n{last}".encode())
+    *_, last_row = SeparatedValues(tmp_path / "a.csv").read()
+    assert isinstance(last_row, Rejection) and not last_row.ends_file
+
+
 def test_a_byte_order_mark_alone_is_an_empty_file(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_bytes(codecs.BOM_UTF8)
     assert [*SeparatedValues(tmp_path / "a.csv").read()] == []

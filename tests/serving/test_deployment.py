@@ -88,7 +88,7 @@ def test_every_setting_is_a_flag(name: str) -> None:
 def test_examples_that_are_none(tmp_path: Path, line: str) -> None:
     path = tmp_path / "examples.jsonl"
     path.write_text('{"text": "w1"}\n' + line + "\n", encoding="utf-8")
-    with pytest.raises(SettingsError, match=r"examples: .*examples\.jsonl:2"):
+    with pytest.raises(SettingsError, match=r"^examples: \S+examples\.jsonl:2"):
         read_examples(path)
     with pytest.raises(SettingsError, match="cannot be read"):
         read_examples(tmp_path / "none.jsonl")

@@ -165,7 +165,7 @@ def _existing(directory: Path) -> Corpus | None:
     try:
         return Corpus.open(directory)
     except SettingsError:
-        if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
+        if storage.is_empty(directory):
             return None
         with suppress(OSError, ValueError, KeyError, TypeError):
             if read_json(directory / MANIFEST)["format"] == FORMAT:

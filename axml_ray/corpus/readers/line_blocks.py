@@ -115,12 +115,13 @@ def decode_line(line: bytes | Damage) -> str:
     try:
         return line.decode("utf-8")
     except UnicodeDecodeError as error:
-        if isinstance(line, UnendedLine) and error.end == len(line) and error.reason == "unexpected end of data":
-            raise UnreadableRestError(f"not UTF-8: {error.reason}{CUT_SHORT}") from None
-        raise ValueError(
+        reason = (
             f"not UTF-8: byte 0x{line[error.start]:02x} at byte {error.start + 1}; if the file is in Windows-1252, "
             "convert it: iconv -f WINDOWS-1252 -t UTF-8 FILE > NEW-FILE"
-        ) from None
+        )
+        if isinstance(line, UnendedLine) and error.reason == "unexpected end of data":
+            raise UnreadableRestError(reason + CUT_SHORT) from None
+        raise ValueError(reason) from None
 
 
 def _read_line(stream: BinaryIO, limit: int) -> tuple[bytes, str]:

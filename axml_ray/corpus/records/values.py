@@ -290,9 +290,9 @@ def _codes(parts: Sequence[str]) -> list[Any]:
     return [_number(part) for part in parts]
 
 
-def _number(part: str) -> str | float:
-    """Return the label of a list without quotes as Python would read it: a number with a point as a float."""
-    return float(part) if _WRITTEN_NUMBER.fullmatch(part) and not part.isdecimal() else part
+def _number(part: str) -> str:
+    """Return a label of a list without quotes, a number with a point as in a list of numbers: `1` for `1.0`."""
+    return decimal_text(float(part)) if _WRITTEN_NUMBER.fullmatch(part) and not part.isdecimal() else part
 
 
 def _kept(reference: re.Match[str]) -> str:

@@ -1,8 +1,10 @@
 """Export of a finished run as a bundle: weights in a chosen number format, calibration on validation, a model card."""
 
 import shutil
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,6 +36,7 @@ from axml_ray.inference.bundle.manifest import (
     Manifest,
     MemberEntry,
     entries,
+    is_of_bundles,
     tree_file,
 )
 from axml_ray.inference.bundle.model_card import VALIDATION_MEASURES, licence_identifier, render_card
@@ -65,19 +68,22 @@ def export_bundle(run: Run, directory: Path, weights: Weights = "float32", *, li
         weights: number format of matrices.
         licence: licence of the model as an SPDX identifier, for its card; by default none is stated.
 
+    Files of others in the bundle that is replaced, such as `LICENSE`, are kept.
+
     Raises:
         SettingsError: the run is not finished or has no validation documents, `directory` has other content, or the
             licence is not an identifier.
     """
     licence = licence_identifier(licence)
     storage.fetch(directory, [MANIFEST])
-    if storage.sizes(directory) or (directory.exists() and not (directory.is_dir() and not any(directory.iterdir()))):
-        try:
-            is_bundle = read_json(directory / MANIFEST)["format"] == FORMAT
-        except (OSError, ValueError, KeyError, TypeError):
-            is_bundle = False
-        if not is_bundle:
+    old: dict[str, Any] = {}
+    if not storage.is_empty(directory):
+        with suppress(OSError, ValueError, TypeError):
+            old = dict(read_json(directory / MANIFEST))
+        if old.get("format") != FORMAT:
             raise SettingsError(f"--to: {directory} exists and is no bundle; choose a directory that doesn't exist")
+    of_bundle = {MANIFEST, *old.get("files", ())}
+    of_others = [name for name in storage.sizes(directory) if name not in of_bundle and not is_of_bundles(name)]
     corpus, valid = run.corpus, run.corpus.split("valid")
     if not len(valid):
         raise SettingsError(
@@ -102,6 +108,10 @@ def export_bundle(run: Run, directory: Path, weights: Weights = "float32", *, li
         (work / CARD).write_text(render_card(run, bundle.manifest, scores, licence), encoding="utf-8")
         manifest = bundle.manifest.model_copy(update={"files": dict(entries(work))})
         write_json(work / MANIFEST, manifest.model_dump(mode="json"))
+        storage.fetch(directory, of_others)
+        for name in of_others:
+            (work / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(directory / name, work / name)
     return Exported(
         directory=directory,
         bytes=sum(entry.bytes for entry in manifest.files.values()),

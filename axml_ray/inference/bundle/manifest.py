@@ -1,4 +1,4 @@
-"""The manifest of a bundle: its schema, and checks that the files are exactly those that it lists."""
+"""The manifest of a bundle: its schema, and checks that the files that are read are exactly those that it lists."""
 
 import json
 from collections.abc import Iterator

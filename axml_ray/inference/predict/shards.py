@@ -60,9 +60,9 @@ def claim_directory(output: Path, job: dict[str, Any], **decided: Any) -> dict[s
         OtherJobError: the directory contains something else, or predictions of another job.
     """
     path, job = output / JOB, json.loads(json.dumps(job))  # tuples become lists, as in the stored job
-    storage.fetch(output)
+    storage.fetch(output, [JOB])
     if not path.exists():
-        if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        if not storage.is_empty(output):
             raise OtherJobError(f"--output: {output} exists and holds no predictions; choose a new directory")
         output.mkdir(parents=True, exist_ok=True)
         write_json(path, {**job, **decided})
@@ -75,6 +75,7 @@ def claim_directory(output: Path, job: dict[str, Any], **decided: Any) -> dict[s
         raise OtherJobError(
             f"--output: {output} holds predictions of another job (other {names}); choose a new directory, or remove it"
         )
+    storage.fetch(output)
     return stored
 
 
