@@ -244,9 +244,11 @@ class TestExport:
         assert len(Bundle.open(tmp_path / "bundle").manifest.level_sizes) == 2
 
     def test_takes_the_place_of_a_bundle_only(self, tiny_run, copy, tmp_path):
-        (copy / "left over").write_text("x")
+        (copy / "LICENSE").write_text("CC BY 4.0")
+        (copy / "members" / "left over").write_text("x")
         export_bundle(tiny_run, copy)
         Bundle.open(copy)
+        assert (copy / "LICENSE").read_text() == "CC BY 4.0" and not (copy / "members" / "left over").exists()
         other = tmp_path / "documents"
         other.mkdir()
         (other / "letter.txt").write_text("dear")

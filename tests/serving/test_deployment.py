@@ -92,7 +92,7 @@ def test_examples_that_are_none(tmp_path: Path, line: str) -> None:
         read_examples(path)
     with pytest.raises(SettingsError, match="cannot be read"):
         read_examples(tmp_path / "none.jsonl")
-    for content in (b"PAR1" + bytes(99), b"PK\3\4" + bytes(99), b"%PDF-1.7"):
+    for content in (b"PAR1" + bytes(99), b"PK\3\4" + bytes(99)):
         path.write_bytes(content)
         with pytest.raises(SettingsError, match=r"examples: .*examples\.jsonl: expected JSON lines"):
             read_examples(path)
