@@ -147,13 +147,34 @@ class Pairs:
 def build_trie(index: LabelIndex, tokenizer: Tokenizer, max_tokens: int, stemmer: str | None) -> Trie:
     """Build the trie of the names of a corpus's trained labels, each its own name in a corpus without names.
 
-    Names with an unknown word are left out. At most `max_tokens` words of a name are read. `stemmer` is the language of
-    the Snowball stemmer; None compares exact words.
+    Names with an unknown word are left out; with a stemmer, one of another inflection than in the texts is known. At
+    most `max_tokens` words of a name are read. `stemmer` is the language of the Snowball stemmer; None compares exact
+    words.
     """
     labels = np.array(named_labels(index), dtype=np.int32)
-    names = tokenizer.encode([_BRACKETS.sub("", index.names[label]) for label in labels], max_tokens)
+    written = [_BRACKETS.sub("", index.names[label]) for label in labels]
+    names = tokenizer.encode(written, max_tokens)
+    if stemmer is not None and not tokenizer.has_subwords:
+        names = _with_stems(names, written, tokenizer, stemmer)
     known = np.minimum.reduceat(names.values, names.offsets[:-1]) > UNKNOWN
     return Trie.of(names.take(np.flatnonzero(known)), labels[known], stems_of(tokenizer.words, stemmer))
+
+
+def _with_stems(names: Ragged, written: Sequence[str], tokenizer: Tokenizer, stemmer: str) -> Ragged:
+    """Return the word ids of names with, in place of unknown words, known ones that have the same stem."""
+    language = snowballstemmer.stemmer(stemmer)
+    ids: dict[str, int] = {}
+    for number, stem in enumerate(language.stemWords(tokenizer.words)):
+        if number > UNKNOWN:
+            ids.setdefault(stem, number)
+    values = names.values.copy()
+    for row in np.flatnonzero(np.minimum.reduceat(values, names.offsets[:-1]) == UNKNOWN).tolist():
+        words = language.stemWords(tokenizer.split(written[row]))
+        own = values[names.offsets[row] : names.offsets[row + 1]]
+        for place, word in enumerate(words[: len(own)]):
+            if own[place] == UNKNOWN:
+                own[place] = ids.get(word, UNKNOWN)
+    return Ragged(values, names.offsets)
 
 
 def stems_of(words: Sequence[str], stemmer: str | None) -> np.ndarray:

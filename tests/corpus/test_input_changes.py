@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pytest
-from corpus.preparing import Prepare, content, error_of, leftovers, lines, many, rows
+from corpus.preparing import Prepare, content, error_of, ids, leftovers, lines, many, rows
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.corpus.preparation.input_changes import content_of, read_inputs, stamp_of
@@ -175,6 +175,21 @@ def test_a_suffix_that_decides_how_names_are_read_counts(run: Prepare, tmp_path:
     assert moved.manifest["inputs"] == named[0].manifest["inputs"]
 
 
+def test_a_directory_that_is_in_ids_counts(run: Prepare, tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / f"y{number}").mkdir()
+        (tmp_path / f"y{number}" / "part.jsonl").write_bytes(
+            b"".join(json.dumps({"text": f"text {number} {i}", "labels": ["a"]}).encode() + b"\n" for i in range(20))
+        )
+    given = {"train": (tmp_path / "y*" / "part.jsonl",), "test": (), "valid_documents": 2}
+    first = run(**given)
+    assert run(**given).manifest["inputs"] == first.manifest["inputs"]
+    (tmp_path / "y1").rename(tmp_path / "y0")
+    renamed = run(**given)
+    assert renamed.manifest["inputs"] != first.manifest["inputs"]
+    assert {name.partition("/")[0] for name in ids(renamed, "train")} == {"y0", "y2"}
+
+
 def test_the_names_of_classes_count(run: Prepare, tmp_path: Path) -> None:
     """Hugging Face `datasets` writes them into a file of their own."""
     folder = tmp_path / "saved"
@@ -306,7 +321,7 @@ def test_a_url_of_a_local_file_is_that_file(tmp_path: Path) -> None:
 
 def test_a_lost_input_is_named(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=f"{tmp_path}/none"):
-        read_inputs([("train", tmp_path / "none.jsonl")], {})
+        read_inputs([("train", tmp_path / "none.jsonl")], {}, {})
 
 
 def test_what_is_refused_stays_away(run: Prepare, tmp_path: Path) -> None:

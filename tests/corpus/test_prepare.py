@@ -394,6 +394,29 @@ def test_long_texts_are_written_in_row_groups(run: Prepare, monkeypatch: pytest.
     assert corpus.manifest["summary"]["cut_texts"]["train"] == 18
 
 
+def test_texts_that_subwords_make_longer_are_counted_as_cut(run: Prepare) -> None:
+    train = [(f"word{i % 3} unknown{i}x", ["a"]) for i in range(60)]
+    corpus = run(train=train, test=[("word1 word2", ["a"])], subwords=True, min_document_frequency=9, max_tokens=3)
+    pieces = corpus.tokenizer.encode([text for _, text in rows(corpus, "train").values()], 99).lengths
+    cut = corpus.manifest["summary"]["cut_texts"]
+    assert cut["train"] == (pieces > 3).sum() > 0 and cut["test"] == 0
+
+
+def test_a_title_makes_no_word_of_an_empty_text(run: Prepare, tmp_path: Path) -> None:
+    records = [{"title": "", "text": "a word" if i % 2 else "…", "labels": ["a"]} for i in range(40)]
+    test = write_json_lines(tmp_path / "test.jsonl", [{"title": "a", "text": "word", "labels": ["a"]}])
+    train = write_json_lines(tmp_path / "train.jsonl", records)
+    corpus = run(train=(train,), test=(test,), title_field="title")
+    assert sum(corpus.manifest["summary"]["empty_texts"].values()) == 20
+    write_json_lines(train, [record | {"text": "…"} for record in records])
+    assert "no text has a word" in error_of(run, train=(train,), test=(test,), title_field="title")
+
+
+def write_json_lines(path: Path, records: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
 def test_chinese_by_characters(run: Prepare) -> None:
     train = [(f"机器学习 {i}", ["a"]) for i in range(9)]
     corpus = run(train=train, test=[("学习机", ["a"])], segmentation="characters")

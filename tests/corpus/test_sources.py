@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -252,6 +253,23 @@ def test_a_file_is_read_once_whatever_links_lead_to_it(tmp_path: Path) -> None:
     readers = listed_readers([tmp_path, tmp_path / "z", f"{tmp_path}/z/*.jsonl"], source="auto")
     found = [reader.path.name for reader in readers]
     assert found == ["a.jsonl", "other_raw_texts.txt", "train_raw_texts.txt"]
+
+
+def test_a_saved_data_set_at_a_url(bucket: Any, tmp_path: Path) -> None:
+    """That of a local file is read like its path; of one in a store the files are named."""
+    (tmp_path / "train").mkdir()
+    data = pa.table({"text": ["a", "b"], "labels": [["x"], ["y"]]})
+    for name in ("data.arrow", "cache-1.arrow"):
+        with pa.OSFile(str(tmp_path / "train" / name), "wb") as file, pa.ipc.new_stream(file, data.schema) as writer:
+            writer.write_table(data)
+    (tmp_path / "train" / "state.json").write_text(json.dumps({"_data_files": [{"filename": "data.arrow"}]}))
+    [reader] = open_readers((f"file://{tmp_path}/train",), CorpusSettings(train=("x",)))
+    assert reader.path == tmp_path / "train" / "data.arrow"
+    for name in ("state.json", "data.arrow"):
+        bucket.write(f"data/train/{name}", (tmp_path / "train" / name).read_bytes())
+    for source in ("auto", "datasets"):
+        with pytest.raises(ValueError, match=r"data-\*\.arrow"):
+            open_readers((f"s3://{bucket.name}/data/train",), CorpusSettings(train=("x",), source=source))
 
 
 def test_a_glob_below_a_directory_with_brackets(tmp_path: Path) -> None:

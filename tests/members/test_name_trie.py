@@ -59,6 +59,12 @@ class TestNamesOfACorpus:
         assert self.found(names, "a whale of the deep sea") == [0, 2]
         assert self.found(names, "a whale of the deep sea", None) == [2]
 
+    def test_a_name_in_another_inflection_than_the_texts_is_found(self) -> None:
+        names = {"n1": "Sharks", "n3": "Seas of whale"}
+        assert self.found(names, "a shark") == [0]
+        assert self.found(names, "a shark", None) == []
+        assert self.found({"n1": "Sharks deep", "n3": "Seas"}, "the shark deep in a sea of sharks") == [0, 2]
+
     def test_names_that_are_not_looked_for(self) -> None:
         names = {"n1": "Whale (Mathematics)", "n2": "Unheard-of shark", "n4": "Shark"}
         assert self.found(names, "whale shark unheard of shark") == [0]  # n2 has unknown words, n4 isn't trained

@@ -176,7 +176,6 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
     summary["empty_texts"] = by_split(staged.split[staged.facts["words"] == 0])
     if summary["empty_texts"]["train"] == documents["train"]:
         raise SettingsError(f"{describe_split('train')}: no text has a word; is corpus.text_field the field of texts?")
-    summary["cut_texts"] = by_split(staged.split[staged.facts["cut"]])
     staged.facts = staged.facts[:0]  # not needed any more, and large
 
     # 3. Words: the same as for labels, for the words of training documents that have a label of the corpus.
@@ -211,7 +210,7 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
         max_tokens=settings.max_tokens,
     )
     rows = [row for of_task in written for row in of_task]
-    for name, column in (("words", "tokens"), ("label_assignments", "labels")):
+    for name, column in (("words", "tokens"), ("label_assignments", "labels"), ("cut_texts", "cut")):
         summary[name] = {split: sum(int(row[column]) for row in rows if row["split"] == split) for split in SPLITS}
 
     # 5. Label features: sum the documents' TF-IDF vectors over ranges of labels.

@@ -30,23 +30,25 @@ class Input:
     Attributes:
         use: its split, if it has documents, else the setting that names it.
         path: where it is, relative if it lies in the project's directory; or its URL.
+        name: its name in the ids of its documents, if it has some, else its file name.
         content: digest of its content; for a file in a store, its version there.
         stamp: its stamp; empty for a file in a store.
     """
 
     use: str
     path: str
+    name: str
     content: str
     stamp: Stamp
 
     @property
     def identity(self) -> list[str]:
-        """Return what the corpus depends on: of a path only the name of a file of documents, which is in their ids.
+        """Return what the corpus depends on: of a path only the name that is in the ids of documents.
 
         Of a file about labels, the suffix decides how it is read.
         """
         suffix = format_suffix(self.path) if self.use.startswith("label_") else ""
-        return [self.use, file_name(self.path) if self.use in ("", *SPLITS) else suffix, self.content]
+        return [self.use, self.name if self.use in ("", *SPLITS) else suffix, self.content]
 
 
 @dataclass(frozen=True)
@@ -62,8 +64,12 @@ class Inputs:
         return fingerprint(self.settings.identity, [file.identity for file in self.files])
 
 
-def read_inputs(files: Sequence[tuple[str, SourceFile]], known: Mapping[Stamp, str]) -> list[Input]:
+def read_inputs(
+    files: Sequence[tuple[str, SourceFile]], known: Mapping[Stamp, str], names: Mapping[SourceFile, str]
+) -> list[Input]:
     """Return the state of inputs, given the use and path of each; contents in `known`, by stamp, are not read again.
+
+    `names` are those in the ids of documents, where they are not those of the files.
 
     Raises:
         SettingsError: a file cannot be read.
@@ -77,7 +83,7 @@ def read_inputs(files: Sequence[tuple[str, SourceFile]], known: Mapping[Stamp, s
         except OSError as error:  # that of a remote store has no strerror
             key = f"corpus.{use}" if use else "corpus"
             raise SettingsError(f"{key}: {file} cannot be read: {error.strerror or error}") from None
-        return Input(use, portable(file), content, stamp)
+        return Input(use, portable(file), names.get(file) or file_name(portable(file)), content, stamp)
 
     with ThreadPoolExecutor() as threads:  # hashing releases the lock of the interpreter
         return list(threads.map(read, files))

@@ -80,16 +80,19 @@ def encode_files(
     """Write Parquet files of a split, given with their numbers; of the training split also those of label features.
 
     `frequency` (int64 [words]) is the number of training documents with each word, `documents` that of all training
-    documents. Returns the split and the numbers of tokens and labels of each file.
+    documents. Returns the split and the numbers of tokens, labels and cut texts of each file.
     """
     split, numbers = files
     written = [_encode_file(split, number, layout, work, max_tokens) for number in numbers]
     if split == "train":
         stem = features / f"{numbers[0] * FILE_DOCUMENTS // FEATURE_FILE_DOCUMENTS:06d}"
-        tokens, labels = (Ragged.concatenate(rows) for rows in zip(*written, strict=True))
+        tokens, labels = (Ragged.concatenate(rows) for rows in list(zip(*written, strict=True))[:2])
         first = numbers[0] * FILE_DOCUMENTS
         label_feature_sums.save_documents(stem, tokens, labels, first, idf_weights(frequency, documents))
-    return [{"split": split, "tokens": len(tokens.values), "labels": len(labels.values)} for tokens, labels in written]
+    return [
+        {"split": split, "tokens": len(tokens.values), "labels": len(labels.values), "cut": cut}
+        for tokens, labels, cut in written
+    ]
 
 
 def count_cooccurrences(stripe: int, paths: Sequence[Path], files: Sequence[Path], words: int) -> None:
@@ -104,9 +107,14 @@ def _sample(strings_of_blocks: Sequence[pa.ChunkedArray]) -> np.ndarray:
     return np.array(list({checksum for checksum in checksums if checksum % SAMPLED == 0}), np.uint32)
 
 
-def _encode_file(split: str, number: int, layout: FileLayout, work: Path, max_tokens: int) -> tuple[Ragged, Ragged]:
-    """Write a Parquet file, in row groups of about `ROW_GROUP_BYTES` of text, and return its tokens and labels."""
-    tokens, labels = [], []
+def _encode_file(
+    split: str, number: int, layout: FileLayout, work: Path, max_tokens: int
+) -> tuple[Ragged, Ragged, int]:
+    """Write a Parquet file, in row groups of about `ROW_GROUP_BYTES` of text.
+
+    Returns its tokens and labels, and the number of texts with more than `max_tokens` tokens.
+    """
+    tokens, labels, cut = [], [], 0
     begin = number * FILE_DOCUMENTS
     pieces = [
         (StagedBlock(Path(layout.paths[block])), rows)
@@ -123,6 +131,7 @@ def _encode_file(split: str, number: int, layout: FileLayout, work: Path, max_to
             table = pa.concat_tables(block.table("documents").take(pa.array(rows)) for block, rows in chosen)
             tokens.append(Ragged.concatenate(_token_ids(block, rows, max_tokens) for block, rows in chosen))
             labels.append(Ragged.concatenate(_label_ids(block, rows) for block, rows in chosen))
+            cut += sum(int(_is_cut(block, rows, max_tokens).sum()) for block, rows in chosen)
             content = pa.table({
                 "id": table["id"].combine_chunks(), "tokens": tokens[-1].to_arrow(), "labels": labels[-1].to_arrow(),
                 "text": table["text"].combine_chunks(),
@@ -131,7 +140,18 @@ def _encode_file(split: str, number: int, layout: FileLayout, work: Path, max_to
                 path = work / split / f"{number:06d}.parquet"
                 writer = stack.enter_context(pq.ParquetWriter(path, content.schema, use_dictionary=False))
             writer.write_table(content)
-    return Ragged.concatenate(tokens), Ragged.concatenate(labels)
+    return Ragged.concatenate(tokens), Ragged.concatenate(labels), cut
+
+
+def _is_cut(block: StagedBlock, documents: np.ndarray, max_tokens: int) -> np.ndarray:
+    """Return whether each of some documents of a block has more than `max_tokens` tokens, bool [documents]."""
+    is_cut: np.ndarray = block.array("facts")["cut"][documents]
+    if not (block.directory / "word_ids_offsets.npy").is_file():
+        return is_cut
+    rows = block.rows("word").take(documents)
+    subwords = block.rows("word_ids").lengths[rows.values]
+    tokens = np.bincount(np.repeat(np.arange(len(rows)), rows.lengths), subwords, minlength=len(rows))
+    return is_cut | (tokens > max_tokens)
 
 
 def _token_ids(block: StagedBlock, documents: np.ndarray, max_tokens: int) -> Ragged:

@@ -150,9 +150,11 @@ def _inputs(
     rows = [row for corpus in prepared for row in corpus.manifest["sources"] if row["stamp"]]
     known = {tuple(row["stamp"]): row["content"] for row in rows}
     with Heartbeat("prepare: looking for changes in the inputs"):
-        inputs = read_inputs(files, known)
+        inputs = read_inputs(
+            files, known, {reader.path: reader.fields.file for _, reader in readers if hasattr(reader, "fields")}
+        )
     if settings.continues is not None:
-        inputs.append(Input("continues", portable(settings.continues), prepared[-1].fingerprint, ()))
+        inputs.append(Input("continues", portable(settings.continues), "", prepared[-1].fingerprint, ()))
     return Inputs(settings, inputs)
 
 

@@ -24,11 +24,13 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.records.records import Document, Reader
 from axml_ray.corpus.records.values import INDICATORS
 from axml_ray.corpus.text.composition import composed
+from axml_ray.corpus.text.tokenizer import SEPARATOR
 from axml_ray.corpus.text.words import split_texts
 from axml_ray.settings import CorpusSettings
 
@@ -117,7 +119,9 @@ def stage_block(directory: Path, documents: Sequence[Document], settings: Corpus
     digests, facts["draw"] = text_digests(texts)
     facts["high"], facts["low"] = digests.T
     facts["id"] = id_hashes(ids)
-    facts["words"], facts["cut"] = words.lengths, words.is_cut
+    is_separator = words.ids == pc.index(words.vocabulary, SEPARATOR).as_py()
+    separators = np.bincount(np.repeat(np.arange(len(texts)), words.lengths)[is_separator], minlength=len(texts))
+    facts["words"], facts["cut"] = words.lengths - separators, words.is_cut
     write_table(directory / "documents.arrow", id=pa.array(ids), text=pa.array(texts))
     write_table(directory / "words.arrow", word=words.vocabulary)
     names = [composed(label) for document in documents for label in document.labels]

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from pyarrow import fs
+
 from axml_ray.corpus.readers.installed_packages import InstalledPackage, installed_package_readers
 from axml_ray.corpus.readers.json_lines import JsonLines, is_repository_json
 from axml_ray.corpus.readers.json_objects import JsonObjects, is_json_document
@@ -137,12 +139,25 @@ def name_apart(readers: Sequence[Reader]) -> list[Reader]:
     return named
 
 
+SPLITS = "dataset_dict.json"
+"""File of a Hugging Face data set of several splits, with their names."""
+
+
 def _saved_dataset(pattern: str | Path) -> Path | None:
     """Return the directory that a pattern names if it holds a saved Hugging Face data set, else None."""
-    if is_url(pattern):
-        return None
     path = Path(pattern).expanduser().absolute()
-    if (path / "dataset_dict.json").is_file():
+    if is_url(pattern):
+        try:
+            store, place = fs.FileSystem.from_uri(str(pattern))
+            states = store.get_file_info([f"{place}/{name}" for name in (STATE, SPLITS)])
+        except (OSError, ValueError, NotImplementedError):  # `list_files` says why
+            return None
+        path = Path(place)
+        if not isinstance(store, fs.LocalFileSystem):
+            if any(info.is_file for info in states):
+                raise ValueError(f"{pattern}: holds a saved data set; name its files, …/data-*.arrow")
+            return None
+    if (path / SPLITS).is_file():
         raise ValueError(f"{path}: holds a data set of several splits; name the directory of one, e.g. {path}/train")
     return path if (path / STATE).is_file() else None
 

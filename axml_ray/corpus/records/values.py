@@ -30,7 +30,8 @@ INDICATORS = frozenset({"-1", "0", "1"})
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 URI = r"<?(?:[A-Za-z][A-Za-z0-9+.\-]*://|(?i:urn|info|doi):)"
 """Regular expression (RE2) of the beginning of a URI, which may be in angle brackets."""
-_BRACKETED_URIS = re.compile(r"\s*(?:<[^<>\s]+:[^<>\s]+>[\s;,|]*)+")
+_BRACKETED = re.compile(r"\s*(?:<[^<>\s]+>[\s;,|]*)+")
+"""URIs in angle brackets, or tags as Stack Exchange writes them: `<c#><sql>`."""
 _REFERENCE = re.compile(r"&(?:#\d+|#[xX][\da-fA-F]+|([A-Za-z][A-Za-z0-9]*));")
 """What is a character reference of HTML, such as `&amp;`, if HTML has its name."""
 _BARE_LIST = re.compile(r"\[([^\[\]{}]*)\]|\{([^\[\]{}]*)\}")
@@ -302,11 +303,11 @@ def _kept(reference: re.Match[str]) -> str:
 
 
 def _uris(text: str, separator: str) -> list[str]:
-    """Return the URIs in angle brackets or between whitespace of which a string consists; else an empty list."""
+    """Return what is in angle brackets, or the URIs between whitespace, if a string consists of it; else an empty list."""
+    if _BRACKETED.fullmatch(text):
+        return re.findall(r"<([^<>\s]+)>", text)
     if ":" not in text:
         return []
-    if _BRACKETED_URIS.fullmatch(text):
-        return re.findall(r"<([^<>\s]+)>", text)
     parts = [part.rstrip(";,|") for part in text.split()]
     return parts if all(re.match(URI, part) and separator not in part for part in parts) else []
 
