@@ -160,7 +160,7 @@ def write_output(flag: str, path: Path, write: Callable[[Path], None]) -> None:
         raise SettingsError(
             f"{flag} {path}: cannot be written ({error.strerror}); give a path where you may write"
         ) from None
-    print(f"{flag.removeprefix('--')}: {path}")
+    print(f"{flag.removeprefix('--')}: {with_urls(path)}")
 
 
 def table_console(width: int = 110) -> "Console":
@@ -184,7 +184,8 @@ def run_command(work: Callable[[], None], *, verbose: bool = False) -> None:
     traceback is printed as well. Ctrl-C exits with 130, and SIGTERM with 143, and one line that repeats the command,
     which continues from what is finished.
     """
-    sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
+    # An encoding that lacks a character of a table must not end a job.
+    sys.stdout.reconfigure(line_buffering=True, errors="replace")  # type: ignore[union-attr]
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", RAY_NOTICES)  # before Ray is imported, which reads it then
     stop_signal = signal.SIGINT
 

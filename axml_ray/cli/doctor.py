@@ -6,10 +6,10 @@ The exit code is 1 if a training may fail here.
 """
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from axml_ray.cli.console import job_of_flags, table_console, write_output
+from axml_ray.core.paths import absolute
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of this command to a parser."""
-    parser.add_argument("--json", type=Path, metavar="PATH", help="also write the findings to this JSON file")
+    parser.add_argument("--json", type=absolute, metavar="PATH", help="also write the findings to this JSON file")
 
 
 @job_of_flags(__doc__, add_flags)

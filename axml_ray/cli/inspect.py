@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from axml_ray.cli.console import count, job_with_flags, table_console, write_output
+from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.paths import absolute
 from axml_ray.settings import Experiment, adapt, with_choices
@@ -95,6 +96,7 @@ def _open_or_build(settings: Experiment, corpus: "Corpus", path: Path, number: i
     from axml_ray.runs.run import Run
     from axml_ray.tree.label_tree import LabelTree
 
+    storage.fetch(path)
     if path.is_file():
         try:
             tree = LabelTree.load(path)

@@ -5,9 +5,10 @@ axml-ray plan --config amazon3m --gpus 8
 
 import argparse
 import math
-from pathlib import Path
+import os
 
 from axml_ray.cli.console import count, job_with_flags, number, table_console, write_output
+from axml_ray.core.paths import absolute
 from axml_ray.settings import Experiment, adapt
 
 _positive = number("a number above 0", lambda value: 0 < value < math.inf)
@@ -16,10 +17,10 @@ _positive = number("a number above 0", lambda value: 0 < value < math.inf)
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags of this command to a parser."""
     group = parser.add_argument_group("hardware and output")
-    group.add_argument("--gpus", type=count, metavar="N", help="total number of GPUs, one per worker")
+    group.add_argument("--gpus", type=count, metavar="N", help="total number of GPUs")
     group.add_argument("--memory", type=_positive, metavar="GIB", help="memory of one worker")
     group.add_argument("--rate", type=_positive, metavar="TFLOPS", help="rate that one worker sustains in training")
-    group.add_argument("--json", type=Path, metavar="PATH", help="also write the plan to this JSON file")
+    group.add_argument("--json", type=absolute, metavar="PATH", help="also write the plan to this JSON file")
 
 
 @job_with_flags(__doc__, add_flags)
@@ -40,7 +41,8 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     from axml_ray.settings.presets import knn_refusal
 
     counts = count_corpus(settings)
-    cpus = available_cpus() if given.gpus is None else None
+    # Of a cluster that is joined, `auto` divides no CPUs.
+    cpus = available_cpus() if given.gpus is None and not os.environ.get("RAY_ADDRESS") else None
     settings, choices = adapt(settings, counts.documents, counts.labels, counts.tokens, cpus)
     settings, selected = planned_selection(settings, counts)
     choices += selected

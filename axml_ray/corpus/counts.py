@@ -4,9 +4,10 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.memory import PROCESS_BYTES
-from axml_ray.settings import Experiment
+from axml_ray.settings import SPLITS, Experiment, stored
 
 if TYPE_CHECKING:  # an opened model, which knows only `Counts`, imports none of this
     from axml_ray.corpus.store import Corpus
@@ -30,7 +31,9 @@ class Counts:
     """Sizes of a corpus."""
 
     documents: int
-    """Number of training documents."""
+    """Number of documents that a run trains on."""
+    corpus_documents: int | None = None
+    """Number of all training documents of the corpus, of which label trees are built; None if these are `documents`."""
     valid_documents: int
     test_documents: int = 0
     labels: int
@@ -55,6 +58,11 @@ class Counts:
         return self.network_share * self.tokens
 
     @property
+    def all_documents(self) -> int:
+        """Number of all training documents of the corpus."""
+        return self.documents if self.corpus_documents is None else self.corpus_documents
+
+    @property
     def pairs(self) -> int:
         """Number of pairs of a training document and a label of it."""
         return round(self.documents * self.labels_per_document)
@@ -71,6 +79,7 @@ def count_corpus(settings: Experiment) -> Counts:
     from axml_ray.corpus.store import MANIFEST, Corpus
     from axml_ray.corpus.text.vector_files import dimension_of
 
+    storage.fetch(settings.corpus_directory, [MANIFEST])
     if (settings.corpus_directory / MANIFEST).is_file():
         return counts_of(Corpus.open(settings.corpus_directory), settings)
     expected, vectors = settings.corpus.expected, settings.corpus.word_vectors_path
@@ -82,9 +91,11 @@ def count_corpus(settings: Experiment) -> Counts:
     has_file = vectors is not None and vectors.is_file()
     share, longest = settings.corpus.test_share, _longest(settings)
     tokens = min(expected.tokens, settings.corpus.max_tokens)
+    documents = min(expected.documents, settings.corpus.max_train_documents or sys.maxsize)
     return Counts(
-        documents=min(expected.documents, settings.training.documents or sys.maxsize),
-        valid_documents=valid_documents(settings.corpus, expected.documents),
+        documents=min(documents, settings.training.documents or sys.maxsize),
+        corpus_documents=documents,
+        valid_documents=valid_documents(settings.corpus, documents),
         test_documents=round(expected.documents * share / (1 - share)) if share < 1 else 0,
         labels=expected.labels,
         words=expected.words or VOCABULARY_SIZE,
@@ -114,9 +125,14 @@ def counts_of(corpus: "Corpus", settings: Experiment) -> Counts:
         pairs += pc.sum(pc.list_value_length(table["labels"])).as_py() or 0
     changed = changed_settings(corpus.manifest, settings.corpus)
     stale = f"; its settings differ ({', '.join(changed)}): training will prepare it anew" if changed else ""
+    now, before = stored(settings.corpus, include=set(SPLITS)), corpus.manifest.get("settings", {})
+    if others := [name for name in SPLITS if name in before and before[name] != now[name]]:
+        names = " and ".join(f"corpus.{name}" for name in others)
+        stale += f"; {names} named other files: unless their content is the same, training will prepare it anew"
     documents = corpus.documents("train")
     return Counts(
         documents=min(documents, settings.training.documents or sys.maxsize),
+        corpus_documents=documents,
         valid_documents=corpus.documents("valid"),
         test_documents=corpus.documents("test"),
         labels=corpus.trained,

@@ -48,7 +48,7 @@ class Machines:
 
 
 def choose_machines(settings: Experiment, gpus: int | None, memory: float | None) -> Machines:
-    """Return the hardware to plan for: a given number of GPUs, one per worker, or the settings' resources.
+    """Return the hardware to plan for: a given number of GPUs, or the settings' resources.
 
     Args:
         settings: the experiment.
@@ -63,7 +63,7 @@ def choose_machines(settings: Experiment, gpus: int | None, memory: float | None
             source = f"of this machine's {memory:.1f} GiB"
         units, share, device = float(available_cpus()), resources.cpus_per_worker, "cpu"
     else:
-        share = 1.0 if gpus is not None else resources.gpus_per_worker
+        share = resources.gpus_per_worker or 1.0
         units, device = float(gpus) if gpus is not None else resources.min_workers * share, "cuda"
         has_gpu = torch.cuda.is_available()
         if memory is None:

@@ -58,7 +58,7 @@ class Phase:
 
 def label_terms(counts: Counts) -> int:
     """Estimate the terms of all labels' features: n texts of t distinct words have about t √n distinct words."""
-    texts = max(1.0, counts.pairs / counts.labels)
+    texts = max(1.0, counts.all_documents * counts.labels_per_document / counts.labels)
     terms = min(DISTINCT_SHARE * counts.tokens * math.sqrt(texts), counts.words)
     return round(counts.labels * min(terms, max_terms(counts.labels) or math.inf))
 
@@ -141,8 +141,8 @@ class RunPhases:
     @cached_property
     def cores(self) -> int:
         """Return the number of cores of all workers, or of the machine that they share."""
-        units = self.machines.units if self.machines.shared else self.workers * self.settings.resources.cpus_per_worker
-        return max(1, int(units))
+        of_workers = self.workers * self.settings.resources.cpus_per_worker
+        return max(1, int(of_workers if self.machines.accelerator else self.machines.units))
 
     @cached_property
     def workers(self) -> int:
@@ -204,7 +204,8 @@ class RunPhases:
         return max(1, int(self.cores / self.settings.resources.of_a_predictor["CPU"]))
 
     def _corpus(self) -> Iterator[Phase]:
-        words, terms, trees = self.words, label_terms(self.counts), self.settings.ensemble.trees
+        words = round(self.counts.all_documents * self.counts.tokens)
+        terms, trees = label_terms(self.counts), self.settings.ensemble.trees
         files = words * (WORD_BYTES + TEXT_BYTES) + TERM_BYTES * terms
         yield Phase(
             name="prepare",

@@ -30,6 +30,7 @@ import numpy as np
 import pyarrow as pa
 from scipy import sparse
 
+from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json, write_json
 from axml_ray.core.ragged import Ragged
@@ -366,8 +367,10 @@ def keep_selection(layout: RunLayout, key: str, choices: Sequence[Choice]) -> No
 
 def open_selection(settings: Experiment, corpus: Corpus) -> list[Choice] | None:
     """Read the choices of a run for these settings and this corpus; None if there are none."""
+    path = RunLayout(settings.run_directory).selection
+    storage.fetch(path)
     try:
-        stored = read_json(RunLayout(settings.run_directory).selection)
+        stored = read_json(path)
         is_same = stored["key"] == selection_key(settings, corpus)
         return [Choice(**choice) for choice in stored["choices"]] if is_same else None
     except (OSError, ValueError, KeyError, TypeError):

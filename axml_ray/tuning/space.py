@@ -177,7 +177,8 @@ def apply_parameters(base: Experiment, parameters: Mapping[str, Any]) -> Experim
     Raises:
         SettingsError: a path is not a setting that a sweep may draw, or the settings are invalid together.
     """
-    values: dict[str, Any] = base.model_dump()
+    # An address of a tracker that the environment gives is no path, and may have credentials in it.
+    values: dict[str, Any] = base.model_dump(exclude={"tracking"})
     lists: dict[tuple[str, str], dict[int, Any]] = {}
     for path, value in parameters.items():
         group, _, rest = path.partition(".")
@@ -193,7 +194,7 @@ def apply_parameters(base: Experiment, parameters: Mapping[str, Any]) -> Experim
             raise SettingsError(f"{group}.{key}: places {sorted(places)} were drawn; draw them from 0 on, without gaps")
         values[group][key] = [places[place] for place in range(len(places))]
     try:
-        return load(None, **values)
+        return load(None, **values).model_copy(update={"tracking": base.tracking})
     except SettingsError as error:
         drawn = ", ".join(f"{path}={value}" for path, value in parameters.items())
         raise SettingsError(f"the space drew settings that are wrong together ({drawn}): {error}") from None

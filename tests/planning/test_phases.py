@@ -60,6 +60,15 @@ def test_every_task_reserves_memory() -> None:
     assert found >= {"train_member", "_fit_member", "_save_features", "_build_tree", "_work", *WAITING}
 
 
+def test_the_memory_of_a_worker_changes_no_number_of_processes() -> None:
+    settings = expected(2_812_281, 17_178, resources={"cpus_per_worker": 0.25})
+    counts, given = count_corpus(settings), []
+    for memory in (None, 8.0):
+        machines = replace(choose_machines(settings, None, memory), units=32)
+        given.append([phase.processes for phase in make_plan(settings, counts, machines, (5e9,) * 4, "a test").phases])
+    assert given[0] == given[1] and max(given[0]) == 32
+
+
 def test_requests_are_the_plans_figures() -> None:
     """By kind of task, and by phase: each phase of the plan names the memory that its tasks reserve."""
     plan = planned(2_812_281, 1_717_899)

@@ -24,6 +24,7 @@ from axml_ray.network.sharding import Shard
 from axml_ray.planning import memory, work
 from axml_ray.planning.estimate import make_plan
 from axml_ray.planning.machines import ASSUMED_GPU_GIB, Machines, choose_machines
+from axml_ray.planning.phases import label_terms
 from axml_ray.planning.report import duration, notes, render, warnings
 from axml_ray.planning.shapes import LevelShape, level_shapes
 from axml_ray.planning.work import training_rates
@@ -354,6 +355,26 @@ def test_counts_of_a_prepared_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyP
     cut = count_corpus(changed(settings, "network.max_tokens", 2))
     assert cut.tokens == found.tokens and cut.longest == 2
     assert cut.network_tokens == pytest.approx(np.minimum(lengths, 2).mean())
+    assert "named" not in found.source
+    train = str(tmp_path / "train.jsonl")
+    content = json.loads((corpus.directory / "corpus.json").read_text())
+    (corpus.directory / "corpus.json").write_text(json.dumps({**content, "settings": {"train": [train]}}))
+    for name in ("train", "other"):
+        given = {"name": "tiny", "train": [str(tmp_path / f"{name}.jsonl")]}
+        source = count_corpus(load(corpora=str(tmp_path / "corpora"), corpus=given)).source
+        assert ("corpus.train named" in source) == (name == "other")
+
+
+def test_a_run_on_a_part_has_the_label_trees_of_the_whole_corpus() -> None:
+    whole, part, limited = (
+        count_corpus(load(corpora="/none", corpus={**EXPECTED, **corpus}, training=training))
+        for corpus, training in (({}, {}), ({}, {"documents": 100}), ({"max_train_documents": 100}, {}))
+    )
+    assert (whole.documents, part.documents, limited.documents) == (10_000, 100, 100)
+    assert label_terms(whole) == label_terms(part) > label_terms(limited)
+
+
+EXPECTED = {"source": "installed_packages", "expected": {"documents": 10_000, "labels": 500, "tokens": 50}}
 
 
 def test_without_corpus_or_expectation_it_says_what_to_do(tmp_path: Path) -> None:
@@ -368,6 +389,8 @@ def test_machines(tmp_path: Path) -> None:
     settings = experiment(resources={"workers": 2, "gpus_per_worker": 1}, ensemble={"trees": 3})
     assert choose_machines(settings, None, None).units == 2
     assert choose_machines(settings, None, None).side_by_side(2, 3) == 1
+    shared = choose_machines(experiment(resources={"gpus_per_worker": 0.5}), 1, None)
+    assert (shared.side_by_side(1, 3), shared.memory) == (2, ASSUMED_GPU_GIB / 2)
     eight = choose_machines(settings, 8, 24)
     assert (eight.units, eight.unit_share, eight.memory) == (8, 1, 24)
     assert eight.side_by_side(2, 3) == 3

@@ -62,6 +62,12 @@ class TestShipped:
 
 
 class TestSettings:
+    @pytest.mark.parametrize("address", ["databricks", "https://me:secret@mlflow.example.org", "/mnt/mlruns"])
+    def test_an_address_of_the_environment_stays(self, base: Experiment, address: str) -> None:
+        tracking = base.tracking.model_copy(update={"tracker": "mlflow", "uri": address})
+        found = apply_parameters(base.model_copy(update={"tracking": tracking}), {"network.hidden": 32})
+        assert found.tracking == tracking and found.network.hidden == 32
+
     def test_lists_are_replaced_whole(self, base: Experiment) -> None:
         assert len(base.training.epochs) == 2
         found = apply_parameters(base, {"training.epochs.0": 7, "network.hidden": 32})

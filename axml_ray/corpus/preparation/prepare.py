@@ -147,12 +147,11 @@ def _inputs(
                 f"corpus.{use}: {file} is in {directory}, whose content preparation replaces; move it, or choose "
                 "another corpus.name"
             )
+    names = {reader.path: reader.fields.file for _, reader in readers if hasattr(reader, "fields")}
     rows = [row for corpus in prepared for row in corpus.manifest["sources"] if row["stamp"]]
     known = {tuple(row["stamp"]): row["content"] for row in rows}
     with Heartbeat("prepare: looking for changes in the inputs"):
-        inputs = read_inputs(
-            files, known, {reader.path: reader.fields.file for _, reader in readers if hasattr(reader, "fields")}
-        )
+        inputs = read_inputs(files, known, names)
     if settings.continues is not None:
         inputs.append(Input("continues", portable(settings.continues), "", prepared[-1].fingerprint, ()))
     return Inputs(settings, inputs)

@@ -285,8 +285,8 @@ class SeparatedValues:
                         raise MissingColumn(f"{str(error)[:500]}{advice}") from None  # a text may be long
                     names = [self.fields.text, *self.fields.label_fields]
             if isinstance(row, str):
-                cells = re.match(r"has (\d+) cells", row)
-                may_be_cut = int(cells[1]) < len(names) if cells else "end of data" in row
+                counted = re.match(r"has (\d+) cells", row)
+                may_be_cut = int(counted[1]) < len(names) if counted else "end of data" in row
                 is_cut = may_be_cut and not lines.row()[-1][1].endswith("\n")
                 yield Rejection(file=file, line=line, reason=row + CUT_SHORT * is_cut, ends_file=is_cut)
                 continue

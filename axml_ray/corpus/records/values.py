@@ -303,7 +303,7 @@ def _kept(reference: re.Match[str]) -> str:
 
 
 def _uris(text: str, separator: str) -> list[str]:
-    """Return what is in angle brackets, or the URIs between whitespace, if a string consists of it; else an empty list."""
+    """Return what is in angle brackets, or URIs between whitespace, if a string consists of it; else an empty list."""
     if _BRACKETED.fullmatch(text):
         return re.findall(r"<([^<>\s]+)>", text)
     if ":" not in text:

@@ -57,7 +57,7 @@ def training_charts(journals: Sequence[Path]) -> list[Markup]:
     for level, trees in sorted(levels.items()):
         for key, title, unit in (
             ("loss", "Loss", "loss (cross-entropy)"),
-            ("valid_nDCG@5", "Validation nDCG@5", "validation nDCG@5, %"),
+            ("valid_nDCG@5", "Validation nDCG@5", "best so far, %"),
         ):
             lines = [
                 Line(name=f"tree {tree + 1}", points=[(step, row.get(key)) for step, row in sorted(steps.items())])
