@@ -219,6 +219,10 @@ def open_run(directory: Path) -> Run:
         raise SettingsError(str(error)) from None
     if metrics.get("split") != "test" or "ensemble" not in metrics:
         raise SettingsError(f"{path}: holds no scores of an ensemble on the test split; evaluate the run on it")
+    if "filter_pairs" in metrics:
+        raise SettingsError(
+            f"{path}: was made with evaluation.filter_pairs, and peers are judged on all pairs; leave it out"
+        )
     experiment = configuration.load(directory / "settings.yaml")
     corpus = Corpus.open(experiment.corpus_directory)
     judged = dict(zip("AB", experiment.evaluation.propensity, strict=True))

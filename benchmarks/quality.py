@@ -47,7 +47,7 @@ from axml_ray.core.files import read_json
 from axml_ray.evaluation.metrics.label_sets import best_threshold, scores_above
 from axml_ray.evaluation.metrics.metrics import Scores
 from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts, inverse_propensity
-from axml_ray.evaluation.metrics.predictions import ENSEMBLE, Predictions
+from axml_ray.evaluation.metrics.predictions import ENSEMBLE
 from axml_ray.runs.run import Run
 from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import read_yaml
@@ -150,8 +150,7 @@ def by_trees(run: Run) -> Iterator[tuple[str, dict[str, float], dict[str, float]
     The ensemble of a subset has the members of its trees, those of the whole run, and those that only one tree has.
     """
     settings, corpus = run.settings, run.corpus
-    predictions = Predictions.open(run.layout.predictions("test"))
-    assert predictions is not None
+    predictions = current_predictions(run, "test")
     inverse = inverse_propensity(TrainingCounts(corpus.labels.counts, corpus.documents("train")), settings.evaluation)
     trees, combination = range(settings.ensemble.trees), run.combination(run.open_combiner())
     kinds = Counter(member.kind for member in run.members)

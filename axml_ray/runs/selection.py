@@ -312,8 +312,9 @@ def select(settings: Experiment, corpus: Corpus, map_jobs: MapJobs = map) -> lis
         if weights:
             rank(kind, [of_fits])
     if weights:
-        # Without the held-out documents, which the fits did not have.
-        fitted_counts = corpus.labels.counts - np.bincount(truth.values, minlength=len(corpus.labels.counts))
+        # Each fit had all documents but those of its fold: on average, all but a fold.
+        of_folds = np.bincount(truth.values, minlength=len(corpus.labels.counts))
+        fitted_counts = corpus.labels.counts - of_folds // HELD_OUT
         validation = Validation(
             MemberWeights(list(trials), before), [ranking for [ranking] in rankings.values()], truth, fitted_counts
         )

@@ -59,11 +59,11 @@ def test_block_size_does_not_change_results(monkeypatch):
 
 @pytest.mark.parametrize("documents", [1_000, 1_001, 1_999, 7_777])
 def test_groups_of_documents_vary_as_much_as_the_documents(documents, monkeypatch):
+    """Also if neighbours are alike, as in a sorted file: a group has no neighbours."""
     random = np.random.default_rng(7)
-    attainable = random.random(documents) + 0.5
-    one, other = (
-        document_scores(each, attainable, attainable * each) for each in random.random((2, documents)) ** [[1], [1.05]]
-    )
+    attainable, *scores = np.repeat(random.random((3, documents // 4 + 1)), 4, axis=1)[:, :documents]
+    attainable += 0.5
+    one, other = (document_scores(each, attainable, attainable * each) for each in (scores[0], scores[1] ** 1.05))
     alone = bootstrap_intervals(one), compare_paired(one, other)
     monkeypatch.setattr(resampling, "MOST_GROUPS", 800)
     grouped = bootstrap_intervals(one), compare_paired(one, other)

@@ -12,6 +12,8 @@ from rich.console import Console
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.store import Corpus, rows_of_part
 from axml_ray.corpus.text.text_views import TextViews
+from axml_ray.ensemble.combiner import Mean
+from axml_ray.ensemble.frequency import Coefficients, FrequencyCalibration
 from axml_ray.evaluation.metrics.metrics import Scores
 from axml_ray.evaluation.metrics.predictions import Predictions
 from axml_ray.evaluation.reports.report import scores_table
@@ -102,6 +104,25 @@ def test_the_gain_by_networks_is_measured_on_stored_predictions(mixed_run: Run, 
     console.print(scores_table({"ensemble": ensemble, "without_networks": scores}))
     assert isinstance(console.file, io.StringIO)
     assert console.file.getvalue().splitlines()[-1].split() == ["gain", "from", "networks", *["+1.50"] * 9]
+
+
+def test_the_gain_by_networks_is_that_over_the_same_combiner(mixed_run: Run, tmp_path: Path) -> None:
+    shutil.copytree(mixed_run.settings.runs, tmp_path / "runs")
+    ensemble = mixed_run.settings.ensemble.model_copy(update={"combiner": "calibrated"})
+    update = {"runs": tmp_path / "runs", "ensemble": ensemble}
+    run = Run(mixed_run.settings.model_copy(update=update), mixed_run.corpus)
+    run.keep_combiner(FrequencyCalibration(Coefficients(score=-1.0), run.corpus.labels.counts))
+    predictions = predict_split(run, "test", tmp_path / "predictions")
+    inverse = np.ones(len(run.corpus.labels))
+    scores = scores_without_networks(run, predictions, inverse)
+    expected = []
+    for combiner in (run.open_combiner(), Mean()):
+        of_combiner, combination = Scores(inverse), run.combination(combiner)
+        for rankings, truth in predictions.read_all(OTHERS):
+            ranking = combination.rank(dict(zip(OTHERS, rankings, strict=True)))
+            of_combiner.add(ranking.labels, truth.values, truth.offsets)
+        expected.append(of_combiner.result())
+    assert scores == expected[0] != expected[1]
 
 
 def test_a_run_of_networks_alone_has_no_first_scores(tiny_run: Run) -> None:

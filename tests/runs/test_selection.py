@@ -15,6 +15,7 @@ from axml_ray.core.run_layout import RunLayout
 from axml_ray.core.topk import TopK
 from axml_ray.corpus.counts import counts_of
 from axml_ray.corpus.store import Corpus
+from axml_ray.ensemble.weights import FittedWeights
 from axml_ray.evaluation.metrics.metrics import ndcg_at
 from axml_ray.members import linear_fit
 from axml_ray.runs import selection
@@ -243,6 +244,25 @@ def test_the_planned_fits_are_those_of_a_selection(
         fold = fold_for(rounds[0][0][0], corpus, 0)
         assert len(fold.split("valid")) == pytest.approx(planned[0][0][1].valid_documents, abs=1)
         assert len(fold.split("train")) == pytest.approx(planned[0][0][1].documents, abs=1)
+
+
+def test_weights_are_fitted_with_the_counts_of_the_fits(
+    corpus: Corpus, settings: Experiment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of labels in the documents that a fit had, on average over the folds."""
+    fit, given = FittedWeights.fit.__func__, []
+
+    def recorded(kind, validation, *rest, **named):
+        given.append(validation.counts)
+        return fit(kind, validation, *rest, **named)
+
+    monkeypatch.setattr(FittedWeights, "fit", classmethod(recorded))
+    select(settings, corpus)
+    fits = settings_of_fits(settings, counts_of(corpus, settings))
+    folds = [fold_for(fits, corpus, number).documents_of("train").labels.values for number in range(HELD_OUT)]
+    mean = np.mean([np.bincount(labels, minlength=len(corpus.labels)) for labels in folds], axis=0)
+    assert len(given) == 1 and np.abs(given[0] - mean).max() <= 0.5
+    assert given[0].sum() < corpus.labels.counts.sum()
 
 
 def test_a_large_corpus_is_sampled(corpus: Corpus, settings: Experiment, monkeypatch: pytest.MonkeyPatch) -> None:

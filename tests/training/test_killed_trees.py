@@ -16,6 +16,7 @@ import axml_ray.training.progress as progress
 import axml_ray.training.tree as module
 from axml_ray.corpus.store import Corpus
 from axml_ray.settings import Experiment, fingerprint
+from axml_ray.training.batches import LevelData
 from axml_ray.training.checkpoints import MANIFEST as CHECKPOINT_MANIFEST
 from axml_ray.training.checkpoints import Checkpoints
 from axml_ray.training.document_beams import MANIFEST as SCORED_MANIFEST
@@ -210,6 +211,24 @@ class TestScored:
             assert set(parents[:count]) <= true
             others = [node for node in found.train.nodes[row].tolist() if node not in true]
             assert parents[count:] == others[: 3 - count]
+
+    def test_the_next_level_is_trained_on_the_chosen_parents(self, home, corpus, tmp_path, stop, monkeypatch):
+        """The true ones are among them, whether or not the level above found them."""
+        settings, given = fresh(experiment(home, learning_rate=1e-6), tmp_path), []
+
+        def recorded(tokens, nodes, parents=None, beam=None):
+            given.append(parents)
+            return LevelData(tokens, nodes, parents, beam)
+
+        stop(2, 1)
+        with pytest.raises(Killed):
+            train_tree(settings, corpus)
+        found = DocumentBeams(path_of(settings, 1, "scored"))
+        chosen, ranked = np.array(found.parents), found.train.nodes.numpy().copy()
+        monkeypatch.setattr(module, "LevelData", recorded)
+        train_tree(settings, corpus, build=False)
+        assert any(parents is not None and np.array_equal(parents, chosen) for parents in given)
+        assert not np.array_equal(chosen, ranked)
 
     def test_of_the_beam_alone(self, home, corpus, tmp_path, stop):
         """What the level above found is all that is scored: nothing true is put in, and no file of it is kept."""

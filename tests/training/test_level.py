@@ -52,6 +52,28 @@ def scripted(monkeypatch):
 
 @BOTH
 class TestLearning:
+    def test_gradients_are_clipped_by_the_norm_of_all_of_them(self, level):
+        """Those of the label table, too."""
+        training, seen = small_training(small_network(level, 0.1), 400, epochs=(1,)), []
+        apply, training.clip.clip = training.clip.apply, 0.1
+
+        def recorded(gradients, norm, skip=None):
+            before = [gradient.double().clone() for gradient in gradients]
+            divisor = apply(gradients, norm, skip)
+            seen.append((before, float(norm), [gradient.double() for gradient in gradients]))
+            return divisor
+
+        training.clip.apply = recorded
+        training.run()
+        names = {name for name, parameter in training.parameters.items() if parameter.requires_grad}
+        for before, norm, _ in seen:
+            assert len(before) == len(names)
+            squares = [float(gradient.square().sum()) for gradient in before]
+            assert norm == pytest.approx(math.sqrt(sum(squares)), rel=1e-5)
+            assert min(squares[0], sum(squares[1:])) > 0  # the table's, and the others'
+        clipped = [after[0].norm() / before[0].norm() for before, _, after in seen]
+        assert min(clipped[:5]) == 1 and min(clipped[5:]) < 0.5
+
     def test_learns_and_leaves_the_best_weights(self, level):
         records = []
         training = small_training(

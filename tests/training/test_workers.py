@@ -52,6 +52,7 @@ def train_level(level: Level, workers: DistributedContext) -> dict[str, Any]:
         network, DOCUMENTS, keep=2, workers=workers, report=records.append,
         epochs=(3,), batch_size=BATCH, learning_rate=0.003, average_after=(1,), eval_every_steps=6,
     )  # fmt: skip
+    training.clip.clip = 0.9  # so that gradients are clipped, by the norm of all workers' gradients
     losses, best = curve_of(training), training.run()
     table = training.parameters[TABLE]
     return {
