@@ -75,6 +75,7 @@ NAN = float("nan")
         ("<http://x/1>; <urn:x:2>", ["http://x/1", "urn:x:2"]),
         ("<c#><.net><sql>", ["c#", ".net", "sql"]),
         ("<sql>", ["sql"]),
+        ("<b>;<i>", ["<b>", "<i>"]),
         ("x<y and y>z; <a b>", ["x<y and y>z", "<a b>"]),
         ("fine art\r\nlaw; order", ["fine art", "law", "order"]),
         ("info: a note", ["info: a note"]),

@@ -90,6 +90,7 @@ def test_a_program_that_does_not_know_it_refuses_the_bundle(bundle: Path, enviro
     assert done.returncode == 1 and "BundleError" in done.stderr and repr(KIND) in done.stderr
 
 
+@pytest.mark.processes
 def test_a_module_that_is_missing_is_named(environment: dict[str, str]) -> None:
     program = "from axml_ray.settings.members import kinds; kinds()"
     wrong = {**environment, "AXML_RAY_PLUGINS": "no_such_module"}

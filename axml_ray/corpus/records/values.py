@@ -30,8 +30,8 @@ INDICATORS = frozenset({"-1", "0", "1"})
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 URI = r"<?(?:[A-Za-z][A-Za-z0-9+.\-]*://|(?i:urn|info|doi):)"
 """Regular expression (RE2) of the beginning of a URI, which may be in angle brackets."""
-_BRACKETED = re.compile(r"\s*(?:<[^<>\s]+>[\s;,|]*)+")
-"""URIs in angle brackets, or tags as Stack Exchange writes them: `<c#><sql>`."""
+_BRACKETED = re.compile(r"\s*(?:(?:<[^<>\s]+:[^<>\s]+>[\s;,|]*)+|(?:<[^<>\s]+>)+\s*)")
+"""URIs in angle brackets, or tags as Stack Exchange writes them, one after the other: `<c#><sql>`."""
 _REFERENCE = re.compile(r"&(?:#\d+|#[xX][\da-fA-F]+|([A-Za-z][A-Za-z0-9]*));")
 """What is a character reference of HTML, such as `&amp;`, if HTML has its name."""
 _BARE_LIST = re.compile(r"\[([^\[\]{}]*)\]|\{([^\[\]{}]*)\}")
