@@ -71,7 +71,7 @@ def absolute(path: str | Path) -> Path:
     if not parts or "?" in rest or "#" in rest:
         raise UrlError(f"{scheme}://{rest.partition('?')[0]}: give {scheme}://BUCKET/…, without options")
     if any(part.startswith(".") for part in parts):  # such objects are temporary, and never published
-        raise UrlError(f"{scheme}://{rest}: no part of a URL may begin with a point; choose another name")
+        raise UrlError(f"{scheme}://{rest}: no part of a URL may begin with a dot; choose another name")
     return cache().joinpath(scheme, *parts)
 
 

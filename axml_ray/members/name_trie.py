@@ -153,23 +153,24 @@ def build_trie(index: LabelIndex, tokenizer: Tokenizer, max_tokens: int, stemmer
     """
     labels = np.array(named_labels(index), dtype=np.int32)
     written = [_BRACKETS.sub("", index.names[label]) for label in labels]
-    names = tokenizer.encode(written, max_tokens)
+    names, stems = tokenizer.encode(written, max_tokens), stemmed(tokenizer.words, stemmer)
     if stemmer is not None and not tokenizer.has_subwords:
-        names = _with_stems(names, written, tokenizer, stemmer)
+        names = _with_stems(names, written, tokenizer, stemmer, stems)
     known = np.minimum.reduceat(names.values, names.offsets[:-1]) > UNKNOWN
-    return Trie.of(names.take(np.flatnonzero(known)), labels[known], stems_of(tokenizer.words, stemmer))
+    return Trie.of(names.take(np.flatnonzero(known)), labels[known], numbered(stems))
 
 
-def _with_stems(names: Ragged, written: Sequence[str], tokenizer: Tokenizer, stemmer: str) -> Ragged:
-    """Return the word ids of names with, in place of unknown words, known ones that have the same stem."""
-    language = snowballstemmer.stemmer(stemmer)
-    ids: dict[str, int] = {}
-    for number, stem in enumerate(language.stemWords(tokenizer.words)):
-        if number > UNKNOWN:
-            ids.setdefault(stem, number)
+def _with_stems(
+    names: Ragged, written: Sequence[str], tokenizer: Tokenizer, stemmer: str, stems: Sequence[str]
+) -> Ragged:
+    """Return the word ids of names with, in place of unknown words, known ones that have the same stem.
+
+    `stems` are those of the vocabulary.
+    """
+    ids = {stem: number for number, stem in enumerate(stems) if number > UNKNOWN}
     values = names.values.copy()
     for row in np.flatnonzero(np.minimum.reduceat(values, names.offsets[:-1]) == UNKNOWN).tolist():
-        words = language.stemWords(tokenizer.split(written[row]))
+        words = stemmed(tokenizer.split(written[row]), stemmer)
         own = values[names.offsets[row] : names.offsets[row + 1]]
         for place, word in enumerate(words[: len(own)]):
             if own[place] == UNKNOWN:
@@ -177,13 +178,15 @@ def _with_stems(names: Ragged, written: Sequence[str], tokenizer: Tokenizer, ste
     return Ragged(values, names.offsets)
 
 
-def stems_of(words: Sequence[str], stemmer: str | None) -> np.ndarray:
-    """Return the id (from 0) of the stem of each of some distinct words, int32 [V]."""
-    if stemmer is None:
-        return np.arange(len(words), dtype=np.int32)
-    stems: dict[str, int] = {}
-    ids = (stems.setdefault(stem, len(stems)) for stem in snowballstemmer.stemmer(stemmer).stemWords(words))
-    return np.fromiter(ids, np.int32, len(words))
+def stemmed(words: Sequence[str], stemmer: str | None) -> Sequence[str]:
+    """Return the stem of each of some words; the words themselves without a stemmer."""
+    return words if stemmer is None else snowballstemmer.stemmer(stemmer).stemWords(words)
+
+
+def numbered(stems: Sequence[str]) -> np.ndarray:
+    """Return the number (from 0) of each of some stems by their first occurrence, int32 [V]."""
+    ids: dict[str, int] = {}
+    return np.fromiter((ids.setdefault(stem, len(ids)) for stem in stems), np.int32, len(stems))
 
 
 def check_trie(trie: Trie, words: int, trained: int) -> None:

@@ -229,7 +229,7 @@ def test_a_stray_quote_takes_no_rows_with_it_unseen(tmp_path: Path) -> None:
 @pytest.mark.parametrize("cut", ["A second", 'A second,"pets', 'A "second', '"A second'])
 def test_a_last_row_that_is_cut_short_ends_the_file(tmp_path: Path, cut: str) -> None:
     for end, is_cut in (("", True), ("\n", False)):
-        (tmp_path / "a.csv").write_text(f"text,labels\nA first,news\n{cut}{end}")
+        (tmp_path / "a.csv").write_text(f"text,labels\nA first,pets\n{cut}{end}")
         first, last = SeparatedValues(tmp_path / "a.csv").read()
         assert isinstance(first, Document)
         assert isinstance(last, Rejection) and (last.line, last.ends_file) == (3, is_cut)
@@ -237,7 +237,7 @@ def test_a_last_row_that_is_cut_short_ends_the_file(tmp_path: Path, cut: str) ->
 
 @pytest.mark.parametrize("last", ["A second,pets,cats", "A second,p\rets"])
 def test_a_last_row_that_no_cut_explains_is_one_record(tmp_path: Path, last: str) -> None:
-    (tmp_path / "a.csv").write_bytes(f"text,labels\nA first,news\n{last}".encode())
+    (tmp_path / "a.csv").write_bytes(f"text,labels\nA first,pets\n{last}".encode())
     *_, last_row = SeparatedValues(tmp_path / "a.csv").read()
     assert isinstance(last_row, Rejection) and not last_row.ends_file
 

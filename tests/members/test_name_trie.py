@@ -9,7 +9,7 @@ from members.name_tries import TRAINED, Names, as_features, literal_pairs, names
 from axml_ray.core.ragged import Ragged
 from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.text.tokenizer import Tokenizer
-from axml_ray.members.name_trie import LEAD_WORDS, Pairs, build_trie, check_trie, stems_of
+from axml_ray.members.name_trie import LEAD_WORDS, Pairs, build_trie, check_trie, numbered, stemmed
 
 
 @given(names_of, texts_of)
@@ -73,5 +73,5 @@ class TestNamesOfACorpus:
         assert self.found({}, "n2 deep") == [1]
 
     def test_stems(self) -> None:
-        assert stems_of(["", "sea", "seas", "häuser"], "english").tolist() == [0, 1, 1, 2]
-        assert stems_of(["sea", "seas"], None).tolist() == [0, 1]
+        assert numbered(stemmed(["", "sea", "seas", "häuser"], "english")).tolist() == [0, 1, 1, 2]
+        assert numbered(stemmed(["sea", "seas"], None)).tolist() == [0, 1]

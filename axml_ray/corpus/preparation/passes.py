@@ -64,7 +64,7 @@ def count_subwords(numbers: Sequence[int], paths: Sequence[str], splits: Sequenc
     """Count for each block the training documents with each word of the vocabulary, as a word or as a subword."""
     for number in numbers:
         block = StagedBlock(Path(paths[number]))
-        train = _token_ids(block, np.flatnonzero(splits[number] == TRAIN), max_tokens)
+        train, _ = _token_ids(block, np.flatnonzero(splits[number] == TRAIN), max_tokens)
         block.save("subword_counts", np.bincount(distinct_values(train).values))
 
 
@@ -86,7 +86,8 @@ def encode_files(
     written = [_encode_file(split, number, layout, work, max_tokens) for number in numbers]
     if split == "train":
         stem = features / f"{numbers[0] * FILE_DOCUMENTS // FEATURE_FILE_DOCUMENTS:06d}"
-        tokens, labels = (Ragged.concatenate(rows) for rows in list(zip(*written, strict=True))[:2])
+        of_files, labels_of_files, _ = zip(*written, strict=True)
+        tokens, labels = Ragged.concatenate(of_files), Ragged.concatenate(labels_of_files)
         first = numbers[0] * FILE_DOCUMENTS
         label_feature_sums.save_documents(stem, tokens, labels, first, idf_weights(frequency, documents))
     return [
@@ -129,9 +130,10 @@ def _encode_file(
         for group in np.unique(np.concatenate(group_of)):
             chosen = [(block, rows[of == group]) for (block, rows), of in zip(pieces, group_of, strict=True)]
             table = pa.concat_tables(block.table("documents").take(pa.array(rows)) for block, rows in chosen)
-            tokens.append(Ragged.concatenate(_token_ids(block, rows, max_tokens) for block, rows in chosen))
+            encoded, is_cut = zip(*(_token_ids(block, rows, max_tokens) for block, rows in chosen), strict=True)
+            tokens.append(Ragged.concatenate(encoded))
+            cut += int(np.concatenate(is_cut).sum())
             labels.append(Ragged.concatenate(_label_ids(block, rows) for block, rows in chosen))
-            cut += sum(int(_is_cut(block, rows, max_tokens).sum()) for block, rows in chosen)
             content = pa.table({
                 "id": table["id"].combine_chunks(), "tokens": tokens[-1].to_arrow(), "labels": labels[-1].to_arrow(),
                 "text": table["text"].combine_chunks(),
@@ -143,30 +145,24 @@ def _encode_file(
     return Ragged.concatenate(tokens), Ragged.concatenate(labels), cut
 
 
-def _is_cut(block: StagedBlock, documents: np.ndarray, max_tokens: int) -> np.ndarray:
-    """Return whether each of some documents of a block has more than `max_tokens` tokens, bool [documents]."""
-    is_cut: np.ndarray = block.array("facts")["cut"][documents]
-    if not (block.directory / "word_ids_offsets.npy").is_file():
-        return is_cut
-    rows = block.rows("word").take(documents)
-    subwords = block.rows("word_ids").lengths[rows.values]
-    tokens = np.bincount(np.repeat(np.arange(len(rows)), rows.lengths), subwords, minlength=len(rows))
-    return is_cut | (tokens > max_tokens)
+def _token_ids(block: StagedBlock, documents: np.ndarray, max_tokens: int) -> tuple[Ragged, np.ndarray]:
+    """Return the first `max_tokens` token ids of some documents of a block, and whether each has more, bool.
 
-
-def _token_ids(block: StagedBlock, documents: np.ndarray, max_tokens: int) -> Ragged:
-    """Return the first `max_tokens` token ids of some documents of a block; an empty text is one unknown word."""
+    An empty text is one unknown word.
+    """
     rows, ids = block.rows("word").take(documents), block.array("word_ids")
+    is_cut: np.ndarray = block.array("facts")["cut"][documents]
     if (block.directory / "word_ids_offsets.npy").is_file():
         # With subwords, each word has several ids: concatenate them, and number them consecutively.
         subwords = block.rows("word_ids").take(rows.values)
-        rows = Ragged(np.arange(len(subwords.values)), subwords.offsets[rows.offsets]).cut(max_tokens)
-        ids = subwords.values
+        rows = Ragged(np.arange(len(subwords.values)), subwords.offsets[rows.offsets])
+        is_cut = is_cut | (rows.lengths > max_tokens)
+        rows, ids = rows.cut(max_tokens), subwords.values
     lengths = np.maximum(rows.lengths, 1)
     offsets = np.concatenate([[0], np.cumsum(lengths)])
     values = np.full(offsets[-1], UNKNOWN, dtype=np.int32)
     values[np.repeat(rows.lengths > 0, lengths)] = ids[rows.values]
-    return Ragged(values, offsets)
+    return Ragged(values, offsets), is_cut
 
 
 def _label_ids(block: StagedBlock, documents: np.ndarray) -> Ragged:

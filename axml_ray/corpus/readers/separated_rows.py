@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from axml_ray.corpus.readers.line_blocks import LONGEST_LINE, Damage
+from axml_ray.corpus.readers.line_blocks import CUT_SHORT, LONGEST_LINE, Damage
 
 _QUOTED_CELL = re.compile('"(?:[^"]|"")*"')
 
@@ -96,6 +96,7 @@ def read_rows(
 ) -> Iterator[tuple[int, list[str] | str]]:
     """Yield for each row that is not blank the number of its first line, and its cells or why it is none.
 
+    A last row that the file may have been cut short in ends with `CUT_SHORT`.
     `width` is the number of cells of a row, by default that of the first; `literal`, whether a quote is a character
     like others, is by default found out at the first quote.
     """
@@ -131,11 +132,13 @@ def read_rows(
         if not row:
             continue
         number = lines.row()[0][0]
+        cut = "" if lines.row()[-1][1].endswith("\n") else CUT_SHORT
         if isinstance(row, list):
             width = width or len(row)
-            yield number, row if len(row) == width else f"has {len(row)} cells, the first line has {width}"
+            why = f"has {len(row)} cells, the first line has {width}"
+            yield number, row if len(row) == width else why + cut * (len(row) < width)
             continue
-        yield number, row
+        yield number, row + cut * ("end of data" in row)
         # The lines that an unclosed quote swallowed may have been rows, so they are errors too.
         yield from ((swallowed, f"held by what isn't a row: from line {number} on") for swallowed, _ in lines.row()[1:])
 

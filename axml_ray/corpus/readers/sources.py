@@ -4,6 +4,7 @@
 decompresses and decodes all formats of text.
 """
 
+import glob
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -96,14 +97,16 @@ def open_readers(
     readers: dict[str, Reader] = {}
     files: list[SourceFile] = []
     for pattern in patterns:
+        suffixes = _RECOGNISED if settings.source == "auto" else FORMATS[settings.source].suffixes
+        if settings.source == "auto" and not labelled:
+            suffixes = (*suffixes, *FORMATS["plain_text"].suffixes)
+        # At a URL the listing is first, as it says what is wrong with the URL or its store.
+        listed = list_files(pattern, suffixes) if is_url(pattern) else None
         directory = _saved_dataset(pattern)
         if directory is not None and settings.source in ("auto", "datasets"):
             readers |= {str(reader.path): reader for reader in saved_dataset_readers(directory, fields)}
             continue
-        suffixes = _RECOGNISED if settings.source == "auto" else FORMATS[settings.source].suffixes
-        if settings.source == "auto" and not labelled:
-            suffixes = (*suffixes, *FORMATS["plain_text"].suffixes)
-        files += list_files(pattern, suffixes)
+        files += list_files(pattern, suffixes) if listed is None else listed
     text_files: dict[SourceFile, SourceFile] = {}  # by their files of labels, which would be plain text
     for file in files:
         if _format_of(file, settings) == "text_pairs":
@@ -139,25 +142,24 @@ def name_apart(readers: Sequence[Reader]) -> list[Reader]:
     return named
 
 
-SPLITS = "dataset_dict.json"
+DATASET_DICT = "dataset_dict.json"
 """File of a Hugging Face data set of several splits, with their names."""
 
 
 def _saved_dataset(pattern: str | Path) -> Path | None:
     """Return the directory that a pattern names if it holds a saved Hugging Face data set, else None."""
-    path = Path(pattern).expanduser().absolute()
-    if is_url(pattern):
-        try:
-            store, place = fs.FileSystem.from_uri(str(pattern))
-            states = store.get_file_info([f"{place}/{name}" for name in (STATE, SPLITS)])
-        except (OSError, ValueError, NotImplementedError):  # `list_files` says why
-            return None
-        path = Path(place)
-        if not isinstance(store, fs.LocalFileSystem):
-            if any(info.is_file for info in states):
-                raise ValueError(f"{pattern}: holds a saved data set; name its files, …/data-*.arrow")
-            return None
-    if (path / SPLITS).is_file():
+    if not is_url(pattern):
+        path = Path(pattern).expanduser().absolute()
+    elif glob.has_magic(str(pattern).partition("?")[0]):
+        return None
+    elif (local := local_path(pattern)) is not None:
+        path = local
+    else:
+        store, place = fs.FileSystem.from_uri(str(pattern))
+        if any(info.is_file for info in store.get_file_info([f"{place}/{name}" for name in (STATE, DATASET_DICT)])):
+            raise ValueError(f"{pattern}: holds a saved data set; name its files, …/data-*.arrow")
+        return None
+    if (path / DATASET_DICT).is_file():
         raise ValueError(f"{path}: holds a data set of several splits; name the directory of one, e.g. {path}/train")
     return path if (path / STATE).is_file() else None
 

@@ -285,10 +285,7 @@ class SeparatedValues:
                         raise MissingColumn(f"{str(error)[:500]}{advice}") from None  # a text may be long
                     names = [self.fields.text, *self.fields.label_fields]
             if isinstance(row, str):
-                counted = re.match(r"has (\d+) cells", row)
-                may_be_cut = int(counted[1]) < len(names) if counted else "end of data" in row
-                is_cut = may_be_cut and not lines.row()[-1][1].endswith("\n")
-                yield Rejection(file=file, line=line, reason=row + CUT_SHORT * is_cut, ends_file=is_cut)
+                yield Rejection(file=file, line=line, reason=row, ends_file=row.endswith(CUT_SHORT))
                 continue
             if row == header:  # of another file that was appended to this one
                 continue

@@ -106,7 +106,7 @@ class Tokenizer:
 
     @property
     def has_subwords(self) -> bool:
-        """Whether a word outside the vocabulary is written as words of the vocabulary."""
+        """The rule for a word outside the vocabulary: whether it is written as words of the vocabulary."""
         return isinstance(self._fast.model, models.WordPiece)
 
     def __len__(self) -> int:
