@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -40,13 +41,14 @@ Start = Callable[..., subprocess.Popen]
 @pytest.fixture
 def start(bucket: Bucket, tmp_path: Path) -> Iterator[Start]:
     """Start two nodes with `tmp_path / "private"` for each alone; return what starts a command on the first."""
-    private, temporary, head_port = tmp_path / "private", Path("/tmp") / f"axml-{os.getpid()}", free_port()
+    private, temporary, head_port = tmp_path / "private", Path(tempfile.mkdtemp(prefix="axml-")), free_port()
     private.mkdir()
     environment = job_environment(
         AXML_RAY_CACHE=str(private / "cache"), AXML_RAY_HOME=str(tmp_path), RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S="0"
     )
     common = ["--block", "--node-ip-address", "127.0.0.1", "--num-cpus", "1", "--object-store-memory", "134217728"]
     head = ["--head", "--port", str(head_port), "--temp-dir", str(temporary), "--include-dashboard", "false"]
+    head += ["--dashboard-port", str(free_port())]  # another test of this moment may have Ray's own
     nodes: list[subprocess.Popen] = []
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
