@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 import results_file
-from paper_scale import QUICK_DOCUMENTS, QUICK_LABELS, TEST_SHARE, write_texts
+from paper_scale import TEST_SHARE, write_texts
 from rich.console import Console
 
 from axml_ray.core.memory import peak_gib
@@ -182,8 +182,8 @@ def measured(work: Callable[..., Found], home: Path, labels: int, *arguments: st
 def main(arguments: Sequence[str] | None = None) -> None:
     """Generate the corpus, run the phases, print and write the figures."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--labels", type=int, default=QUICK_LABELS)
-    parser.add_argument("--documents", type=int, default=QUICK_DOCUMENTS)
+    parser.add_argument("--labels", type=int, default=60_000)
+    parser.add_argument("--documents", type=int, default=6_000)
     parser.add_argument("--quick", action="store_true", help="the defaults, which take some minutes")
     parser.add_argument("--home", type=Path, help="directory of corpus and run; default: a temporary one")
     parser.add_argument("--json", type=Path, default=results_file.RESULTS / "phases.json")

@@ -119,7 +119,7 @@ def test_memory_that_was_measured() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["paper-scale-quick", "paper-scale-25000", "paper-scale-workers2", "paper-scale-200000-workers2"]
+    "name", ["paper-scale-6000", "paper-scale-25000", "paper-scale-workers2", "paper-scale-200000-workers2"]
 )
 def test_a_whole_run_that_was_measured(name: str, tmp_path: Path) -> None:
     """Largest process of each phase, and disk, of `benchmarks/paper_scale.py`, within a factor of 1.5."""
