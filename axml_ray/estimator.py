@@ -37,7 +37,7 @@ from axml_ray.corpus.records.in_memory import (
 )
 from axml_ray.corpus.text.composition import composed
 from axml_ray.evaluation.metrics.metrics import ndcg_at
-from axml_ray.inference.bundle.export import export_bundle
+from axml_ray.inference.bundle.export import export_bundle, keep_files_of_others
 from axml_ray.inference.tagger import Tag, Tagger
 from axml_ray.settings import Experiment, Settings, fingerprint, stored
 from axml_ray.settings.configuration import load
@@ -212,6 +212,7 @@ class AttentionXMLClassifier(ClassifierMixin, BaseEstimator):
         )
         with whole_directory(directory) as work:
             shutil.copytree(self.tagger_.bundle.directory, work / BUNDLE)
+            keep_files_of_others(directory / BUNDLE, work / BUNDLE)
             write_json(work / ABOUT, saved.model_dump(mode="json", fallback=_plain))
 
     @classmethod

@@ -233,7 +233,9 @@ class TestFitted:
 
     def test_saved_and_loaded(self, fitted: AttentionXMLClassifier, tmp_path: Path) -> None:
         fitted.save(tmp_path / "saved")
+        (tmp_path / "saved" / "bundle" / "LICENSE").write_text("CC BY 4.0")
         fitted.save(tmp_path / "saved")
+        assert (tmp_path / "saved" / "bundle" / "LICENSE").read_text() == "CC BY 4.0"
         loaded = AttentionXMLClassifier.load(tmp_path / "saved")
         assert loaded.get_params() == fitted.get_params()
         assert loaded.predict(TEXTS) == fitted.predict(TEXTS)

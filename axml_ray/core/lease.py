@@ -4,8 +4,9 @@ A job that owns a directory has a file of its own in `<directory>/.lease`, whose
 
 - The owner touches its file every `HEARTBEAT_SECONDS`. Others watch whether the time of the file changes, so the clocks
   of machines need not agree.
-- A start that finds a file that changes is refused. One that does not change for the lease's time belongs to a dead or
-  stopped owner. The start adds a file of its own, removes that one, and the directory is taken over.
+- A start that finds a file that changes is refused, at once or after a given wait. One that does not change for the
+  lease's time belongs to a dead or stopped owner. The start adds a file of its own, removes that one, and the
+  directory is taken over.
 - Before anything is published below the directory, the owner and its workers check that their file is still there
   (`files.fences`). What they were writing has been removed at the takeover, so a rename after the check fails, too.
 
@@ -49,6 +50,10 @@ GONE = (errno.ENOENT, errno.ESTALE)
 """Numbers of the errors of a file that another machine has removed."""
 BEAT = ".beat"
 """Suffix of the object of the heartbeats of a lease at a URL."""
+
+
+class DirectoryInUseError(SettingsError):
+    """Another job owns the directory."""
 
 
 class LeaseLostError(JobError):
@@ -130,7 +135,7 @@ def own(directory: Path, wait: float = 0) -> Iterator[Lease]:
         wait: seconds to wait for the end of another job that owns the directory.
 
     Raises:
-        SettingsError: another job owns the directory.
+        DirectoryInUseError: another job owns the directory.
         LeaseLostError: another job took over while this process did not answer.
     """
     lease, stop = _acquire(directory, time.monotonic() + wait), threading.Event()
@@ -177,7 +182,7 @@ def _acquire(directory: Path, until: float) -> Lease:
             if time.monotonic() < until:
                 time.sleep(HEARTBEAT_SECONDS)
                 continue
-            raise SettingsError(
+            raise DirectoryInUseError(
                 f"{with_urls(directory)}: another job is working on it (process {owner.get('pid')} on "
                 f"{owner.get('host')}); "
                 "wait for its end or stop it, or choose another name"

@@ -9,9 +9,9 @@
   tree-0/                label tree 0: tree.safetensors, tree.json, training.jsonl, tensorboard/
     <kind>/              the tree's member of this kind
   members/<kind>/        the run's member of this kind; features.safetensors, the featurizer that members share
-  combiner/              the fitted combiner
+  combiner/              the fitted combiner; calibration.json, from scores to probabilities
   predictions/<split>/   part-*.parquet, one a shard, kept under the key in _job.json; _predictions.json when complete
-  metrics.json, metrics-<split>.json, report/
+  metrics.json, metrics-<split>.json, report/; seconds.json, those of each phase
   errors/                a record of each failure: traceback, and the end of the workers' logs
   .lease/                while a job works on the run: its lease (`lease.py`)
 """

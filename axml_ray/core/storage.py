@@ -104,8 +104,12 @@ def publish(content: Path, path: Path, suffix: str | None = None, check: Callabl
         check()
         _write(store, f"{key}/{MANIFEST}", json.dumps({"files": entries}, indent=2).encode())
         old = {entry["object"] for entry in replaced.values()}
-        for name, info in infos.items():  # of writers that were killed; one that is new may be of a living one
-            if re.match(r"\.[0-9a-f]{8}/", name) and time.time_ns() - info.mtime_ns > LEFT_NS:
+        for (
+            name,
+            info,
+        ) in infos.items():  # of writers that were killed; without a lease, a new one may be of a living one
+            is_left = suffix is not None or time.time_ns() - info.mtime_ns > LEFT_NS
+            if re.match(r"\.[0-9a-f]{8}/", name) and is_left:
                 old.add(name)
         for name in infos.keys() & old - {entry["object"] for entry in entries.values()}:
             with suppress(FileNotFoundError):
@@ -128,7 +132,9 @@ def fetch(path: Path, names: Collection[str] | None = None, *, recursive: bool =
             return _fetch(path, names, recursive)
         except FileNotFoundError as error:  # it is just being replaced
             if attempt == ATTEMPTS - 1:
-                raise IncompleteError(f"{url_of(path)}: is incomplete ({error}); write it again") from None
+                raise IncompleteError(
+                    f"{url_of(path)}: is incomplete ({error}); remove it, and write it again"
+                ) from None
             time.sleep(0.2 * 2**attempt)
 
 

@@ -120,9 +120,10 @@ def encoder_bytes(settings: Experiment, counts: Counts, workers: int, width: int
     """
     dimension, hidden = counts.word_dimension, settings.network.hidden
     if accelerator:
-        # Together the graphs hold this many times what the one of the longest texts does.
+        # Together the graphs hold this many times what the one of the longest texts does: those of whole batches, and
+        # those of the smaller ones of an epoch's last pool.
         widths = {graph_tokens(tokens) for tokens in range(1, counts.longest + 1)}
-        graphs = sum(widths) / max(widths)
+        graphs = 2 * sum(widths) / max(widths)
         workspace = int(width * (8 * dimension + graphs * 4 * (dimension + hidden)))
     else:
         workspace = FLOAT * (12 * max(dimension, hidden) + (2 * (dimension + hidden) if width < FLOAT else 0))

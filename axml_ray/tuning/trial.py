@@ -8,6 +8,7 @@ import logging
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -18,7 +19,7 @@ import numpy as np
 from axml_ray.cluster.failures import record_failure
 from axml_ray.core import storage
 from axml_ray.core.files import check_fences, whole_records
-from axml_ray.core.lease import Lease, LeaseLostError, own
+from axml_ray.core.lease import DirectoryInUseError, Lease, LeaseLostError, own
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import RunLayout
 from axml_ray.core.seeds import derived_seed
@@ -81,7 +82,7 @@ class TrialRunner:
                 the leaf level and after a failure.
             stopped: returns whether the trial was stopped; its workers are then ended, and nothing more is reported.
         """
-        began, started, owned = time.monotonic(), time.time(), False
+        began, started = time.monotonic(), time.time()
         if self.lease is not None:
             self.lease.enforce()
         try:
@@ -94,7 +95,6 @@ class TrialRunner:
                 own(settings.run_directory, wait=END_SECONDS),  # after a takeover, its last owner may still be ending
                 track(settings, sweep=self.directory.parent, stops=(TrainingCancelledError,)) as tracked,
             ):
-                owned = True
                 tracked.open()
                 self._share_trees(run)
 
@@ -117,8 +117,6 @@ class TrialRunner:
             end: dict[str, Any] = {"failed": f"{error}" or type(error).__name__, "nDCG@5": 0.0}
         else:
             end = {"finished": True, "nDCG@5": score}
-        if owned:
-            drop_weights(self.trial_directory(number))
         report({**end, "seconds": time.monotonic() - began})
 
     def _share_trees(self, run: Run) -> None:
@@ -200,9 +198,13 @@ def ensemble_score(ensemble: Ensemble, corpus: Corpus) -> float:
 
 
 def drop_weights(directory: Path) -> None:
-    """Remove the trees and members of a trial, which are large and not used again; keep records and journals."""
+    """Remove the trees and members of a trial, which are large and not used again; keep records and journals.
+
+    A trial that another job trains, which refused it to this sweep, keeps its files.
+    """
     check_fences(directory)
-    trees = [path for path in storage.children(directory) if path.name.startswith("tree-")]
-    for path in [directory / "members", *chain.from_iterable(map(storage.children, trees))]:
-        if path.name not in (EVENTS, JOURNAL):
-            storage.remove(path)
+    with suppress(DirectoryInUseError), own(directory):
+        trees = [path for path in storage.children(directory) if path.name.startswith("tree-")]
+        for path in [directory / "members", *chain.from_iterable(map(storage.children, trees))]:
+            if path.name not in (EVENTS, JOURNAL):
+                storage.remove(path)

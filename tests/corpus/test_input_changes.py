@@ -145,6 +145,15 @@ def test_inputs_in_the_directory_of_the_corpus_are_never_replaced(run: Prepare, 
     assert path.is_file()
 
 
+def test_files_of_others_in_a_corpus_are_never_removed(run: Prepare) -> None:
+    path = run(train=many(9), test=many(4)).directory / "pairs.txt"
+    path.write_text("0 0")
+    run(train=many(9), test=many(4))
+    assert "pairs.txt" in error_of(run, train=many(10), test=many(4)) and path.read_text() == "0 0"
+    path.unlink()
+    assert run(train=many(10), test=many(4)).directory == path.parent
+
+
 def test_what_changed_is_said(run: Prepare, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     run(train=many(20), test=many(4, "test"))
     caplog.set_level("INFO")

@@ -59,7 +59,15 @@ def test_names_are_in_the_likeliest_column(tmp_path: Path, header: str, row: str
 
 @pytest.mark.parametrize(
     "header",
-    [",label_id,name", "Unnamed: 0,id,label", "rank,id,name", ",label,name", '"","label","name"', "index,Label,title"],
+    [
+        ",label_id,name",
+        "Unnamed: 0,id,label",
+        "rank,id,name",
+        ",label,name",
+        ",labels,names",
+        '"","label","name"',
+        "index,Label,title",
+    ],
 )
 def test_numbers_of_rows_are_no_labels(tmp_path: Path, header: str) -> None:
     """As pandas writes them before the columns of a table."""

@@ -27,7 +27,7 @@ from axml_ray.tuning.records import read_trials
 from axml_ray.tuning.run_sweep import concurrent_trials, run_sweep
 from axml_ray.tuning.space import Space
 from axml_ray.tuning.sweep import Sweep
-from axml_ray.tuning.trial import TrialRunner
+from axml_ray.tuning.trial import TrialRunner, drop_weights
 
 GOOD, POOR, MAD = 0.02, 1e-6, 1e30
 SPACE = f"def space(draw):\n    draw.suggest_categorical('training.learning_rate', [{GOOD}, {POOR}, {MAD}])\n"
@@ -216,14 +216,20 @@ with own(directory):
             assert other.poll() is None
             time.sleep(0.05)
         runner.run(0, {"training.learning_rate": GOOD}, reports.append)
+        drop_weights(directory)
+        assert level.is_dir() and [set(report) >= {"failed", "nDCG@5"} for report in reports] == [True]
     finally:
         other.kill()
         other.wait()
-    assert level.is_dir() and [set(report) >= {"failed", "nDCG@5"} for report in reports] == [True]
+    drop_weights(directory)
+    assert not level.is_dir()
 
 
-def test_a_trial_ends_when_another_job_takes_over_its_sweep(sweep: Sweep, corpus: Corpus, monkeypatch) -> None:
-    home, reports = sweep.directory.with_name("overtaken"), []
+@pytest.mark.parametrize("is_found_out", [True, False])
+def test_a_trial_ends_when_another_job_takes_over_its_sweep(
+    sweep: Sweep, corpus: Corpus, monkeypatch, is_found_out: bool
+) -> None:
+    home, reports = sweep.directory.with_name(f"overtaken-{is_found_out}"), []
     with pytest.raises(LeaseLostError), own(home) as lease:
         runner = TrialRunner(base=sweep.settings, directory=home / "trials", trees=home / "trees", lease=lease)
         level = runner.trial_directory(0) / "tree-0" / "network_tree" / "level-1"
@@ -231,7 +237,9 @@ def test_a_trial_ends_when_another_job_takes_over_its_sweep(sweep: Sweep, corpus
         def fit(run, follow, stopped):
             level.mkdir(parents=True)
             lease.file.unlink()
-            check_fences(level)
+            if is_found_out:
+                check_fences(level)
+            raise RuntimeError("the cluster of this job has ended")
 
         monkeypatch.setattr("axml_ray.tuning.trial.fit_members", fit)
         runner.run(0, {"training.learning_rate": GOOD}, reports.append)

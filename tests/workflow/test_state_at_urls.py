@@ -52,6 +52,9 @@ def test_a_run_at_a_url_scores_as_a_local_one(bucket: Bucket, forget: Callable[[
         settings = load(None, **content)
         prepare_corpus(settings)
         if place == url:
+            bucket.delete("corpora/small/labels.parquet")
+            forget()
+            prepare_corpus(settings)  # again, as it is incomplete
             forget()
         with own(settings.run_directory):
             run = begin(settings)

@@ -135,13 +135,13 @@ def _tabled_names(rows: list[list[str]], known: set[str]) -> tuple[dict[str, str
     """Return the name of each label of a table, blank if it has none, and which columns were used.
 
     The labels are in the first column, or in a column of keys, by its header, with no fewer of them: the first column
-    of a table by pandas has the numbers of rows. They may be in a column `label` if another one has names.
+    of a table by pandas has the numbers of rows. They may be in a column `label` or `labels` if another one has names.
     """
     width = max(map(len, rows))  # cells that are empty at the end of a line may be missing
     rows = [[*cells, *[""] * (width - len(cells))] for cells in rows]
     of_keys = [column for column in range(width) if _KEY_COLUMN.fullmatch(rows[0][column])]
     of_names = [i for i in range(width) if i not in of_keys and _NAME_COLUMN.fullmatch(rows[0][i])]
-    perhaps = [column for column in of_names if rows[0][column].lower() == "label" and len(of_names) > 1]
+    perhaps = [column for column in of_names if rows[0][column].lower() in ("label", "labels") and len(of_names) > 1]
     of_label = max([*of_keys, *perhaps, 0], key=lambda column: len({_key(cells[column]) for cells in rows} & known))
     header = rows[0] if _key(rows[0][of_label]) not in known else []
 

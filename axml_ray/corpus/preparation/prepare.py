@@ -2,6 +2,7 @@
 
 import json
 import logging
+import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -70,6 +71,12 @@ def prepare(
                     write_json(directory / MANIFEST, {**old.manifest, "sources": sources})
             check(old)
             return old
+        known = {MANIFEST, *old.manifest["files"]}
+        foreign = [name for name in storage.sizes(directory) if name not in known and not re.search(r"(^|/)\.", name)]
+        if foreign:
+            raise SettingsError(
+                f"{directory}: {min(foreign)} is no part of the corpus, whose files preparation replaces; move it"
+            )
         log.info("prepare: %s; preparing %s anew", describe_changes(old.manifest, inputs), directory)
     if continued is not None:
         # Of equal texts the first is kept if duplicates are dropped, and an old text must keep its labels.
@@ -165,6 +172,8 @@ def _existing(directory: Path) -> Corpus | None:
     """
     try:
         return Corpus.open(directory)
+    except storage.IncompleteError:  # preparing it writes it again
+        return None
     except SettingsError:
         if storage.is_empty(directory):
             return None

@@ -293,7 +293,7 @@ def _codes(parts: Sequence[str]) -> list[Any]:
 
 def _number(part: str) -> str:
     """Return a label of a list without quotes, a number with a point as in a list of numbers: `1` for `1.0`."""
-    return decimal_text(float(part)) if _WRITTEN_NUMBER.fullmatch(part) and not part.isdecimal() else part
+    return decimal_text(float(part)) if _WRITTEN_NUMBER.fullmatch(part) and not part.lstrip("-").isdecimal() else part
 
 
 def _kept(reference: re.Match[str]) -> str:

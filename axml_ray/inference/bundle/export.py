@@ -82,8 +82,6 @@ def export_bundle(run: Run, directory: Path, weights: Weights = "float32", *, li
             old = dict(read_json(directory / MANIFEST))
         if old.get("format") != FORMAT:
             raise SettingsError(f"--to: {directory} exists and is no bundle; choose a directory that doesn't exist")
-    of_bundle = {MANIFEST, *old.get("files", ())}
-    of_others = [name for name in storage.sizes(directory) if name not in of_bundle and not is_of_bundles(name)]
     corpus, valid = run.corpus, run.corpus.split("valid")
     if not len(valid):
         raise SettingsError(
@@ -108,16 +106,26 @@ def export_bundle(run: Run, directory: Path, weights: Weights = "float32", *, li
         (work / CARD).write_text(render_card(run, bundle.manifest, scores, licence), encoding="utf-8")
         manifest = bundle.manifest.model_copy(update={"files": dict(entries(work))})
         write_json(work / MANIFEST, manifest.model_dump(mode="json"))
-        storage.fetch(directory, of_others)
-        for name in of_others:
-            (work / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(directory / name, work / name)
+        keep_files_of_others(directory, work)
     return Exported(
         directory=directory,
         bytes=sum(entry.bytes for entry in manifest.files.values()),
         documents=len(valid),
         scores=scores,
     )
+
+
+def keep_files_of_others(directory: Path, work: Path) -> None:
+    """Copy what is no file of the bundle in a directory to the one that replaces it."""
+    old: set[str] = set()
+    with suppress(OSError, ValueError, TypeError, KeyError):
+        old = set(read_json(directory / MANIFEST)["files"])
+    others = storage.sizes(directory).keys() - old
+    names = [name for name in others if not is_of_bundles(name) and not (work / name).exists()]
+    storage.fetch(directory, names)
+    for name in names:
+        (work / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy2(directory / name, work / name)
 
 
 def accuracy(ranking: TopK, truth: Ragged, labels: LabelIndex) -> dict[str, float]:

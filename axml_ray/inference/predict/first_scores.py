@@ -76,7 +76,7 @@ def first_scores(
     combination = Combination(_without_networks(run), Mean(), run.settings.ensemble.top_labels)
     rows = rows_of_part(run.corpus.documents(split), most)
     documents = run.corpus.split(split).take(rows)
-    truth, has_words = documents.labels, run.corpus.has_words(split)[rows]
+    truth = documents.labels
     pairs = None if left_out is None else left_out.take(rows)
     if pairs is not None:
         truth = labels_without(pairs, truth)
@@ -89,6 +89,7 @@ def first_scores(
     featurizer = run.open_features() if run.needs_features else None
     members = {info.name: run.open_member(run.spec(info.name), featurizer) for info in combination.members}
     ranked = Ensemble(combination, members).rank_members(documents.tokens)
+    has_words = run.corpus.has_words(split)[rows]
     rankings = {name: ranking.of_documents(has_words) for name, ranking in ranked.items()}
     return FirstScores(
         corpus=run.settings.corpus.name,

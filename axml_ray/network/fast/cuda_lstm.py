@@ -27,8 +27,8 @@ TOKEN_MULTIPLE = 64
 """Texts of a graph are padded to a multiple of this: each number of tokens has a graph, with memory of its own."""
 LONG = 512
 """Above twice this number of tokens the multiple doubles each time they do, so that few graphs suffice."""
-MOST_GRAPHS = 48
-"""Graphs that are kept: those of texts up to 8,192 tokens, and of the last batches of epochs."""
+MOST_GRAPHS = 96
+"""Graphs that are kept: of texts up to 8,192 tokens, in whole batches and the smaller ones of an epoch's last pool."""
 LARGEST = 2.0**-6
 """Largest gradient of an output in float16: sums over 10^5 positions stay far below the largest number."""
 
