@@ -11,6 +11,9 @@ PORT = 8000
 # A process that crashes ends the run with the name of its test: pytest-xdist can wait for ever for its replacement.
 PARALLEL = --dist loadfile --no-loadscope-reorder --max-worker-restart 0
 
+# Without caches, each process of pytest rewrites and compiles all tests again.
+unexport PYTHONDONTWRITEBYTECODE
+
 # The Pythons of `make test-pythons`.
 PYTHONS = $(wildcard $(or $(PYENV_ROOT),$(HOME)/.pyenv)/versions/3.1[1-9].*/bin/python)
 

@@ -81,7 +81,8 @@ def generate(folder: Path, documents: int, labels: int, top: int) -> Path:
     frequency = np.arange(1, labels + 1, dtype=np.float64) ** -EXPONENT
     counts = np.maximum(1, TRAINING_DOCUMENTS * LABELS_OF_A_TEXT / frequency.sum() * frequency).astype(np.int64)
     counts[trained:] = 0
-    write_labels(corpus / "labels.parquet", pa.array([f"B{number:09d}" for number in range(labels)]), counts)
+    names = pa.array([f"B{number:09d}" for number in range(labels)])
+    write_labels(corpus / "labels.parquet", names, names, counts)
     settings = {
         "name": "run",
         "runs": str(folder / "runs"),

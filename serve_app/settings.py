@@ -10,7 +10,6 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, mo
 from axml_ray.core.errors import SettingsError
 from axml_ray.settings import AbsolutePath, Positive, Settings
 from axml_ray.settings.base import explain
-from axml_ray.settings.renamed import describe_renamed
 
 BODY_LIMIT_S = 10.0
 """Seconds for a client to send its body; a request that takes longer is answered with 408."""
@@ -129,8 +128,7 @@ class ApplicationSettings(ServingSettings):
                     f"{key}: missing; give --{key} to axml-ray serve, {key}=… to serve run, or in `args`"
                 ) from None
             if problem["type"] == "extra_forbidden":
-                unknown = f"{key}: no such setting; {nearest(key, cls.model_fields)}"
-                raise SettingsError(describe_renamed(key) or unknown) from None
+                raise SettingsError(f"{key}: no such setting; {nearest(key, cls.model_fields)}") from None
             raise SettingsError(
                 f"{f'{key}: ' if key else ''}{explain(problem)} (given: {problem['input']!r})"
             ) from None

@@ -24,12 +24,14 @@ def kill_driver(driver: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None
     """Kill a job, and wait until the workers of its cluster are gone: until then they go on writing.
 
     Workers of Ray notice the end when their parent is process 1. Below a service manager that adopts orphans it never
-    is, so what is left after a while is killed.
+    is, so what is left after a while is killed. Ray's agents are killed at once: they write nothing of the job, and
+    would wait a minute for a control store that has ended with it.
     """
     below = descendants(driver.pid, b"ray::")
+    agents = descendants(driver.pid, b"ray::DashboardAgent") + descendants(driver.pid, b"ray::RuntimeEnvAgent")
     driver.kill()
     driver.wait()
-    for pid in still_running(below):
+    for pid in (*still_running(set(below) - set(agents)), *agents):
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     assert still_running(below) == []

@@ -32,7 +32,16 @@ COMMANDS = {
 def main(argv: list[str] | None = None) -> None:
     """Run the command that the first of `argv` names; by default, they are those of the process."""
     argv = sys.argv[1:] if argv is None else argv
-    parser = _parser()
+    lines = [f"  {name:<9} {description}" for name, (_, description) in COMMANDS.items()]
+    parser = argparse.ArgumentParser(
+        PROGRAM,
+        usage=f"{PROGRAM} [-h] [--version] COMMAND …",
+        description="Tag texts with the right few of thousands or millions of labels.",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="\n".join(["commands:", *lines, "", f"`{PROGRAM} COMMAND --help` explains one."]),
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="version", version=f"{PROGRAM} {axml_ray.__version__}")
     if not argv:
         parser.print_help()
         raise SystemExit(2)
@@ -51,18 +60,3 @@ def main(argv: list[str] | None = None) -> None:
         import_module(COMMANDS[name][0]).main()
     except KeyboardInterrupt:  # while modules are imported
         raise SystemExit(130) from None
-
-
-def _parser() -> argparse.ArgumentParser:
-    """Return a parser of the flags before a command, whose help lists the commands."""
-    lines = [f"  {name:<9} {description}" for name, (_, description) in COMMANDS.items()]
-    parser = argparse.ArgumentParser(
-        PROGRAM,
-        usage=f"{PROGRAM} [-h] [--version] COMMAND …",
-        description="Tag texts with the right few of thousands or millions of labels.",
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="\n".join(["commands:", *lines, "", f"`{PROGRAM} COMMAND --help` explains one."]),
-        allow_abbrev=False,
-    )
-    parser.add_argument("--version", action="version", version=f"{PROGRAM} {axml_ray.__version__}")
-    return parser

@@ -7,7 +7,6 @@ Weights are shown of a finished run that fitted them.
 """
 
 import argparse
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from axml_ray.cli.console import count, job_with_flags, table_console, write_output
@@ -19,9 +18,7 @@ from axml_ray.settings import Experiment, adapt, with_choices
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from axml_ray.corpus.store import Corpus
     from axml_ray.tree.inspection import LevelSummary
-    from axml_ray.tree.label_tree import LabelTree
 
 SHOWN = ("name", "seed", "runs", "corpora", "corpus.name", "tree", "ensemble.trees")
 """Settings that `--help` lists; others are accepted, since a config contains them, but have no effect."""
@@ -52,9 +49,9 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     """
     from rich.text import Text
 
-    from axml_ray.core.run_layout import RunLayout
     from axml_ray.corpus.store import Corpus
     from axml_ray.evaluation.reports.report import weights_table
+    from axml_ray.runs.fitting import build_tree_of_run
     from axml_ray.runs.run import Run
     from axml_ray.runs.selection import open_selection
     from axml_ray.tree.clustering import normalise_rows
@@ -69,12 +66,21 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     settings, _ = adapt(settings, corpus.documents("train"), corpus.trained, corpus.mean_words)
     settings = with_choices(settings, open_selection(settings, corpus) or [])
     chosen = find_label(corpus.labels, given.label) if given.label else int(corpus.labels.counts.argmax())
-    layout = RunLayout(settings.run_directory)
-    tree, origin = _open_or_build(settings, corpus, layout.tree_file(number - 1), number - 1)
+    run = Run(settings, corpus)
+    path = run.layout.tree_file(number - 1)
+    storage.fetch(path)
+    if path.is_file():
+        tree, origin = run.open_tree(number - 1), f"of the run {settings.run_directory}"
+        if not run.has_tree(number - 1):
+            raise SettingsError(
+                f"{path}: a tree of another corpus or of other settings; give the run's settings.yaml as --config, "
+                "or choose another --name to build a tree of these settings"
+            )
+    else:
+        tree, origin = build_tree_of_run(run, number - 1), "built now and not saved (there is no run)"
     features = normalise_rows(corpus.clustering_features())
     console.print(Text(f"tree {number} of {settings.name}: {settings.tree.kind}, {origin}", style="bold"))
     console.print(table(summarise_levels(tree, features), corpus.trained))
-    run = Run(settings, corpus)
     if run.has_combiner() and (about := run.open_combiner().about()) is not None:
         console.print(weights_table(about))
     if given.html:
@@ -88,27 +94,6 @@ def main(settings: Experiment, given: argparse.Namespace) -> None:
     for place, cluster in enumerate(clusters):
         heading = "near: " if place else f"\nwith {name}: "
         console.print(Text.assemble((heading, "bold"), describe_labels(cluster, corpus.labels, NAMES)))
-
-
-def _open_or_build(settings: Experiment, corpus: "Corpus", path: Path, number: int) -> "tuple[LabelTree, str]":
-    """Return tree `number` (from 0), from the run or built now, and a description of its origin."""
-    from axml_ray.runs.fitting import build_tree_of_run
-    from axml_ray.runs.run import Run
-    from axml_ray.tree.label_tree import LabelTree
-
-    storage.fetch(path)
-    if path.is_file():
-        try:
-            tree = LabelTree.load(path)
-        except ValueError as error:
-            raise SettingsError(f"{error}; remove the file, and the job that trains builds it anew") from None
-        if not Run(settings, corpus).has_tree(number):
-            raise SettingsError(
-                f"{path}: a tree of another corpus or of other settings; give the run's settings.yaml as --config, "
-                "or choose another --name to build a tree of these settings"
-            )
-        return tree, f"of the run {settings.run_directory}"
-    return build_tree_of_run(Run(settings, corpus), number), "built now and not saved (there is no run)"
 
 
 def table(rows: "list[LevelSummary]", labels: int) -> "Table":

@@ -14,7 +14,6 @@ from axml_ray.core.errors import SettingsError
 from axml_ray.settings import Experiment
 from axml_ray.settings.configuration import build, find_config, merged, read_config
 from axml_ray.settings.members import kinds
-from axml_ray.settings.renamed import describe_renamed
 
 VERBOSE = "--verbose"
 """Flag of every command, which `axml_ray.cli.console` takes from the command line."""
@@ -144,8 +143,6 @@ class _Parser(argparse.ArgumentParser):
                 "file of settings after --config"
             )
         setting = flag.lstrip("-").replace("-", "_")
-        if renamed := describe_renamed(setting):
-            raise SettingsError(f"command line: --{renamed}")
         flag = f"--{setting}" if "." in flag else flag
         known = re.findall(r"(?<![\w.-])--[\w.-]+", self.format_usage())  # hidden settings are not in the usage
         settings = [f"--{name}" for name in self._forms]

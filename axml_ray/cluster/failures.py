@@ -143,7 +143,12 @@ def _failed_tasks(since: float) -> Iterator[str]:
         for suffix in ("err", "out"):
             try:
                 if task.node_id == context.get_node_id():
-                    log = _end_of_log(task.worker_pid, suffix)
+                    from ray._private.worker import global_worker
+
+                    # From Ray's directory: its agent, which sends logs, doesn't run where another cluster has its port.
+                    [path] = Path(global_worker.node.get_logs_dir_path()).glob(f"worker-*-{task.worker_pid}.{suffix}")
+                    lines = path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)
+                    log = "".join(lines[-MAX_LINES:])
                 else:
                     log = "".join(
                         get_log(
@@ -154,14 +159,3 @@ def _failed_tasks(since: float) -> Iterator[str]:
                 yield f"The end of its worker's log (.{suffix}):\n{log}\n"
             except Exception as error:  # its node is gone, or it never had a worker
                 yield f"Its worker's log (.{suffix}) cannot be read: {type(error).__name__}: {error}\n"
-
-
-def _end_of_log(pid: int, suffix: str) -> str:
-    """Return the last lines of the log of a worker on this machine.
-
-    They are read from Ray's directory: its agent, which sends logs, doesn't run where another cluster has its port.
-    """
-    from ray._private.worker import global_worker
-
-    [path] = Path(global_worker.node.get_logs_dir_path()).glob(f"worker-*-{pid}.{suffix}")
-    return "".join(path.read_text(encoding="utf-8", errors="replace").splitlines(keepends=True)[-MAX_LINES:])

@@ -190,7 +190,7 @@ def environment(temporary: Path, directory: Path) -> dict[str, str]:
         "TMPDIR": str(temporary),
         CACHE_VARIABLE: str(cache()),  # else below that directory, with which it would go
         "AXML_RAY_HOME": working_directory,
-        "PYTHONPATH": working_directory,
+        "PYTHONPATH": os.pathsep.join(filter(None, (working_directory, os.environ.get("PYTHONPATH")))),
         "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
     }
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.memory import PROCESS_BYTES
-from axml_ray.settings import SPLITS, Experiment, stored
+from axml_ray.settings import Experiment, stored
+from axml_ray.settings.corpus import INPUTS
 
 if TYPE_CHECKING:  # an opened model, which knows only `Counts`, imports none of this
     from axml_ray.corpus.store import Corpus
@@ -95,7 +96,7 @@ def count_corpus(settings: Experiment) -> Counts:
     return Counts(
         documents=min(documents, settings.training.documents or sys.maxsize),
         corpus_documents=documents,
-        valid_documents=valid_documents(settings.corpus, documents),
+        valid_documents=valid_documents(settings.corpus, expected.documents),  # drawn before the limit
         test_documents=round(expected.documents * share / (1 - share)) if share < 1 else 0,
         labels=expected.labels,
         words=expected.words or VOCABULARY_SIZE,
@@ -125,8 +126,9 @@ def counts_of(corpus: "Corpus", settings: Experiment) -> Counts:
         pairs += pc.sum(pc.list_value_length(table["labels"])).as_py() or 0
     changed = changed_settings(corpus.manifest, settings.corpus)
     stale = f"; its settings differ ({', '.join(changed)}): training will prepare it anew" if changed else ""
-    now, before = stored(settings.corpus, include=set(SPLITS)), corpus.manifest.get("settings", {})
-    if others := [name for name in SPLITS if name in before and before[name] != now[name]]:
+    now, before = stored(settings.corpus), corpus.manifest.get("settings", {})
+    inputs = [name for name in (*INPUTS, "word_vectors") if name in before and name not in changed]
+    if others := [name for name in inputs if before[name] != now.get(name)]:
         names = " and ".join(f"corpus.{name}" for name in others)
         stale += f"; {names} named other files: unless their content is the same, training will prepare it anew"
     documents = corpus.documents("train")

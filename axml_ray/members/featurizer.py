@@ -87,11 +87,6 @@ class Featurizer:
     def __len__(self) -> int:
         return len(self.frequency)
 
-    @property
-    def words(self) -> int:
-        """Return V, the size of the vocabulary."""
-        return len(self.prefixes)
-
     def of(self, texts: TextViews) -> sparse.csr_matrix:
         """Return `matrix` of a batch of texts, computed once for all members."""
         return texts.get_or_compute(("features", id(self)), lambda: self.matrix(texts.original))

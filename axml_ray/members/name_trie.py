@@ -153,29 +153,16 @@ def build_trie(index: LabelIndex, tokenizer: Tokenizer, max_tokens: int, stemmer
     """
     labels = np.array(named_labels(index), dtype=np.int32)
     written = [_BRACKETS.sub("", index.names[label]) for label in labels]
-    names, stems = tokenizer.encode(written, max_tokens), stemmed(tokenizer.words, stemmer)
-    if stemmer is not None and not tokenizer.has_subwords:
-        names = _with_stems(names, written, tokenizer, stemmer, stems)
+    words, stems = tokenizer.words, stemmed(tokenizer.words, stemmer)
+    if stemmer is not None:
+        # In place of unknown words, known ones of the same stem.
+        known_words = dict(zip(stems[UNKNOWN + 1 :], words[UNKNOWN + 1 :], strict=True))
+        unknown = list({word for name in written for word in tokenizer.split(name)}.difference(words))
+        found = {word: known_words.get(stem) for word, stem in zip(unknown, stemmed(unknown, stemmer), strict=True)}
+        written = [" ".join(found.get(word) or word for word in tokenizer.split(name)) for name in written]
+    names = tokenizer.encode(written, max_tokens)
     known = np.minimum.reduceat(names.values, names.offsets[:-1]) > UNKNOWN
     return Trie.of(names.take(np.flatnonzero(known)), labels[known], numbered(stems))
-
-
-def _with_stems(
-    names: Ragged, written: Sequence[str], tokenizer: Tokenizer, stemmer: str, stems: Sequence[str]
-) -> Ragged:
-    """Return the word ids of names with, in place of unknown words, known ones that have the same stem.
-
-    `stems` are those of the vocabulary.
-    """
-    ids = {stem: number for number, stem in enumerate(stems) if number > UNKNOWN}
-    values = names.values.copy()
-    for row in np.flatnonzero(np.minimum.reduceat(values, names.offsets[:-1]) == UNKNOWN).tolist():
-        words = stemmed(tokenizer.split(written[row]), stemmer)
-        own = values[names.offsets[row] : names.offsets[row + 1]]
-        for place, word in enumerate(words[: len(own)]):
-            if own[place] == UNKNOWN:
-                own[place] = ids.get(word, UNKNOWN)
-    return Ragged(values, names.offsets)
 
 
 def stemmed(words: Sequence[str], stemmer: str | None) -> Sequence[str]:

@@ -48,7 +48,11 @@ def load_weights(path: Path) -> dict[str, Tensor]:
         if name.endswith(SCALES) and name.removesuffix(SCALES) in packed:
             continue
         if value.dtype == torch.int8:
-            value = _int8_table(name, value, packed.get(name + SCALES))
+            scales = packed.get(name + SCALES)
+            size = group_size(value.flatten(1).shape[1]) if value.ndim > 1 else 1
+            if scales is None or scales.dtype != torch.float32 or scales.shape != (value.numel() // size,):
+                raise ValueError(f"{name} has no scales that fit it")
+            value = Int8Table(value, scales)
         elif value.dtype not in (torch.float32, torch.bfloat16):
             raise ValueError(f"{name} is {value.dtype}")
         state[name] = value
@@ -66,11 +70,3 @@ def quantized(matrix: Tensor) -> tuple[Tensor, Tensor]:
     groups = matrix.reshape(-1, group_size(matrix.flatten(1).shape[1]))
     scales = groups.abs().amax(1).clamp_min(torch.finfo(torch.float32).tiny) / 127
     return (groups / scales[:, None]).round().to(torch.int8).view(matrix.shape), scales
-
-
-def _int8_table(name: str, values: Tensor, scales: Tensor | None) -> Int8Table:
-    """Return the matrix that `quantized` converted, up to rounding by half a scale."""
-    size = group_size(values.flatten(1).shape[1]) if values.ndim > 1 else 1
-    if scales is None or scales.dtype != torch.float32 or scales.shape != (values.numel() // size,):
-        raise ValueError(f"{name} has no scales that fit it")
-    return Int8Table(values, scales)

@@ -89,14 +89,14 @@ class Fold(Corpus):
     @property
     def trained(self) -> int:
         """Number of labels with documents in `train`."""
-        return int(np.count_nonzero(self._label_counts))
+        return int(np.count_nonzero(self.label_counts))
 
     @cached_property
     def labels(self) -> LabelIndex:
         """The labels, by the fold's ids."""
         order, whole = self.label_order, self._whole.labels
         labels, names = (Strings(pa.array(values).take(pa.array(order))) for values in (whole.labels, whole.names))
-        return LabelIndex(labels, names, self._label_counts[order])
+        return LabelIndex(labels, names, self.label_counts[order])
 
     def label_features(self) -> sparse.csr_matrix:
         """Load the TF-IDF centroids of the labels, float32 CSR [trained labels, words]."""
@@ -109,10 +109,10 @@ class Fold(Corpus):
     @cached_property
     def label_order(self) -> np.ndarray:
         """Return the ids in the whole corpus of the fold's labels, int64 [labels]."""
-        return np.argsort(self._label_counts == 0, kind="stable")
+        return np.argsort(self.label_counts == 0, kind="stable")
 
     @cached_property
-    def _label_counts(self) -> np.ndarray:
+    def label_counts(self) -> np.ndarray:
         """Return the number of documents in `train` of each label of the whole corpus, int64 [labels]."""
         return np.bincount(
             self._train.labels.take(np.flatnonzero(~self._is_held_out)).values, minlength=len(self._whole.labels)
@@ -312,9 +312,7 @@ def select(settings: Experiment, corpus: Corpus, map_jobs: MapJobs = map) -> lis
         if weights:
             rank(kind, [of_fits])
     if weights:
-        # Each fit had all documents but those of its fold: on average, all but a fold.
-        of_folds = np.bincount(truth.values, minlength=len(corpus.labels.counts))
-        fitted_counts = corpus.labels.counts - of_folds // HELD_OUT
+        fitted_counts = np.mean([fold.label_counts for fold in folds], axis=0).astype(np.int64)
         validation = Validation(
             MemberWeights(list(trials), before), [ranking for [ranking] in rankings.values()], truth, fitted_counts
         )

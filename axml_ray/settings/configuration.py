@@ -20,7 +20,6 @@ from axml_ray.settings import Experiment
 from axml_ray.settings.base import explain
 from axml_ray.settings.members import kinds
 from axml_ray.settings.presets import preset_values
-from axml_ray.settings.renamed import describe_renamed
 
 FREE = ("resources", "evaluation", "tracking", "runs", "corpora")
 """Groups of settings that may change when a run is started again or evaluated: no trained part depends on them."""
@@ -49,7 +48,9 @@ def find_config(config: str | Path) -> Path:
     Raises:
         SettingsError: there is neither.
     """
-    path = absolute(config) if is_url(config) else Path(config)
+    path = Path(config)
+    if is_url(config) or (not path.exists() and absolute(config).exists()):  # a submitted job runs in a copy
+        path = absolute(config)
     storage.fetch(path)
     names = sorted(path.stem for path in SHIPPED.glob("*.yaml"))
     if path.exists() and not (path.is_dir() and str(config) in names):
@@ -175,9 +176,6 @@ def build(
     `config` is the path of the file, for messages; `flags` are the settings of the command line.
     """
     overrides = overrides or {}
-    for source, place in ((content, f"{config}: "), (overrides, "")):
-        if renamed := [message for key, _ in by_path(source) if (message := describe_renamed(key))]:
-            raise SettingsError(place + "; ".join(renamed))
     kinds()  # so that the model has the settings of plugins
     flags = flags or {}
     chosen = merged(merged(content, overrides), flags)

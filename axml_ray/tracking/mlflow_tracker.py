@@ -36,7 +36,7 @@ class MlflowTracker(Tracker):
             tags |= {name: value for name, value in optional.items() if value}
             experiment = self._experiment(settings, uri)
             self.id = str(self._client.create_run(experiment, tags=tags, run_name=identity.name).info.run_id)
-        shown = re.sub(r"//[^/@]*@", "//…@", str(uri))
+        shown = re.sub(r"//[^/]*@", "//…@", str(uri))
         self.address = f"{shown} · experiment {settings.project} · run {self.id}"
 
     def _is_active(self, known_id: str) -> bool:

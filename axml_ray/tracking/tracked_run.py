@@ -2,6 +2,7 @@
 
 import logging
 import queue
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -170,7 +171,7 @@ class TrackedRun:
         if self._has_warned:
             return
         self._has_warned = True
-        reason = " ".join(f"{error}".split()) or type(error).__name__
+        reason = re.sub(r"//[^/\s]*@", "//…@", " ".join(f"{error}".split())) or type(error).__name__
         log.warning(
             "WARNING: %s could not be written (%s); the run goes on, and its own files have everything",
             self.settings.tracker, reason,

@@ -28,6 +28,7 @@ from axml_ray.training.batches import padded_tokens
 from axml_ray.training.beam_search import scoring_batches
 from axml_ray.training.distributed import DistributedContext
 from axml_ray.training.progress import PassProgress, Report
+from axml_ray.tree.inspection import node_sums
 from axml_ray.tree.label_tree import LabelTree
 
 START_LENGTH = 2.0
@@ -99,9 +100,7 @@ def label_name_features(corpus: Corpus, tokens: Ragged) -> sparse.csr_matrix:
         corpus: a prepared corpus; a label without a readable name is its own name.
         tokens: word ids of the training documents, from which the document frequencies are counted.
     """
-    from sklearn.preprocessing import normalize  # slow to import, and only this start needs it
-
-    centroids = normalize(corpus.label_features())
+    centroids = corpus.label_features()
     frequency = np.zeros(centroids.shape[1], dtype=np.int64)
     for start in range(0, len(tokens), TEXTS_AT_ONCE):
         some = tokens.take(np.arange(start, min(start + TEXTS_AT_ONCE, len(tokens))))
@@ -116,19 +115,6 @@ def label_name_features(corpus: Corpus, tokens: Ragged) -> sparse.csr_matrix:
     unnamed = np.setdiff1d(np.arange(corpus.trained), named)
     stacked = sparse.vstack([rows[with_words], centroids[unnamed]], format="csr")
     return stacked[np.argsort(np.concatenate([named, unnamed]))]  # in the order of label ids
-
-
-def node_features(tree: LabelTree, level: int, label_features: sparse.csr_matrix) -> sparse.csr_matrix:
-    """Return the sum of its labels' features (CSR [L, V]) for each node of a level, float32 CSR [n, V]."""
-    leaves = label_features[tree.label_order]
-    if level > tree.height:
-        return leaves
-    # Follow the first children down to the leaves: the labels below a node are a run of leaves.
-    starts = np.arange(tree.level_sizes[level - 1] + 1, dtype=np.int64)
-    for first_child in tree.first_child[level:]:
-        starts = first_child[starts]
-    ones = np.ones(leaves.shape[0], dtype=np.float32)
-    return sparse.csr_matrix((ones, np.arange(leaves.shape[0]), starts)) @ leaves
 
 
 @torch.no_grad()
@@ -157,7 +143,7 @@ def initialise_attention(
     """
     states = mean_word_states(network, tokens, label_features.shape[1], precision, context, report).cpu().numpy()
     held = network.attention.nodes(network.first_child)
-    features = node_features(tree, network.level.number, label_features)[held.numpy()]
+    features = node_sums(tree, network.level.number, label_features)[held.numpy()]
     has_features = torch.from_numpy(np.diff(features.indptr) > 0)
 
     def directions() -> Iterator[tuple[Tensor, Tensor]]:

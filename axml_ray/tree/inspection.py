@@ -53,7 +53,7 @@ def node_sums(tree: LabelTree, level: int, features: sparse.csr_array) -> sparse
     """Return the sum of the features (float CSR [L, F]) of each node's labels, float CSR [n_d, F]."""
     labels = len(tree.label_order)
     # A CSR matrix of ones whose row of a node has its labels as columns.
-    parts = np.ones(labels), tree.label_order, label_starts(tree, level)
+    parts = np.ones(labels, features.dtype), tree.label_order, label_starts(tree, level)
     return sparse.csr_array(parts, shape=(len(parts[2]) - 1, labels)) @ features
 
 

@@ -95,7 +95,11 @@ class Subtree:
             indices = (self.index << below) + np.arange(len(offsets) - 1)
             first = first_centres(np.diff(offsets), self.seed, self.level + below, indices)
             right, sums = halve_nodes(BlockedRows(nodes.matrix), nodes.private_squares, nodes.totals, offsets, first)
-            moves = _left_before_right(right, offsets)
+            # The new order of the rows: of each node the size // 2 left ones, then the right ones, in their old order.
+            sizes = np.diff(offsets)
+            to_right = np.arange(n) - np.repeat(offsets[:-1], sizes) >= np.repeat(sizes // 2, sizes)
+            moves = np.empty(n, dtype=np.int64)
+            moves[~to_right], moves[to_right] = np.flatnonzero(~right), np.flatnonzero(right)
             order = order[moves]
             if below + 1 < self.depth:
                 nodes = nodes.halved(right, sums, offsets, moves)
@@ -162,19 +166,3 @@ class _DepthNodes:
         private_squares = self.private_squares + squares @ (uses == 1).astype(np.float64)
         keep = np.flatnonzero(uses > 1)
         return _DepthNodes(matrix[:, keep], private_squares, self.totals[keep], np.searchsorted(keep, self.columns))
-
-
-def _left_before_right(right: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return the rows in their new order, each node's left rows before its right ones: int64 [n].
-
-    Args:
-        right: bool [n], which rows are right; size // 2 of each node are not.
-        offsets: int64 [m + 1], where the rows of each node start.
-    """
-    sizes = np.diff(offsets)
-    # The new positions of right rows; left and right rows are each taken in their old order.
-    to_right = np.arange(len(right)) - np.repeat(offsets[:-1], sizes) >= np.repeat(sizes // 2, sizes)
-    moves = np.empty(len(right), dtype=np.int64)
-    moves[~to_right] = np.flatnonzero(~right)
-    moves[to_right] = np.flatnonzero(right)
-    return moves

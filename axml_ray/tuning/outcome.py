@@ -81,7 +81,7 @@ def write_outcome(sweep: Sweep, corpus: Corpus, trials: Sequence[Trial]) -> Tria
     # With all values, as the preset would fill in those that are missing; but `auto` chooses members by held-out texts.
     values = stored(trial_settings(sweep, best, f"{sweep.name}-best"))
     if sweep.settings.preset == "auto":
-        for key, _ in list(by_path({group: values[group] for group in ("members", "features")})):
+        for key, _ in list(by_path({group: values[group] for group in ("members", "features", "resources")})):
             if not is_given(key, sweep.settings.given):
                 *groups, name = key.split(".")
                 del reduce(getitem, groups, values)[name]

@@ -131,7 +131,7 @@ class Space:
         try:
             drawn = self.draw(trial)
             optuna.trial.create_trial(params=trial.params, distributions=trial.distributions, value=0.0)
-        except ValueError:
+        except Exception:  # the user's function need not take values out of its ranges
             return None
         # Compared with a rebuilt `base`, since some of its attributes are not among the settings that are dumped.
         return drawn if apply_parameters(base, drawn) == apply_parameters(base, {}) else None

@@ -7,7 +7,7 @@ no CPU, as its workers reserve theirs.
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
@@ -21,7 +21,6 @@ from axml_ray.core import storage
 from axml_ray.core.files import check_fences, whole_records
 from axml_ray.core.lease import DirectoryInUseError, Lease, LeaseLostError, own
 from axml_ray.core.ragged import Ragged
-from axml_ray.core.run_layout import RunLayout
 from axml_ray.core.seeds import derived_seed
 from axml_ray.corpus.store import Corpus
 from axml_ray.ensemble.ensemble import Ensemble
@@ -89,8 +88,11 @@ class TrialRunner:
             settings = self.settings(number, parameters)
             run = Run.open(settings)
             reporter = ScoringReporter(settings, run.corpus, report)
-            for record in earlier_scorings(settings):
-                reporter.record(record)
+            for tree in range(settings.ensemble.trees):  # those that it scored in an earlier start
+                journal = run.layout.tree(tree) / JOURNAL
+                storage.fetch(journal)
+                for record in whole_records(journal.read_bytes() if journal.is_file() else b""):
+                    reporter.record(record)
             with (
                 own(settings.run_directory, wait=END_SECONDS),  # after a takeover, its last owner may still be ending
                 track(settings, sweep=self.directory.parent, stops=(TrainingCancelledError,)) as tracked,
@@ -173,16 +175,6 @@ def shape_fingerprint(settings: Experiment, corpus: Corpus, number: int) -> str:
     """Return a fingerprint of the nodes of tree `number`, which do not depend on the beam."""
     shape = settings.tree.model_dump(mode="json", exclude={"beam"})
     return fingerprint(corpus.fingerprint, shape, derived_seed(settings.seed, number))
-
-
-def earlier_scorings(settings: Experiment) -> Iterator[dict[str, Any]]:
-    """Yield the records of evaluations in the journals of a trial that was interrupted."""
-    for number in range(settings.ensemble.trees):
-        journal = RunLayout(settings.run_directory).tree(number) / JOURNAL
-        storage.fetch(journal)
-        for record in whole_records(journal.read_bytes() if journal.is_file() else b""):
-            if "scoring" in record:
-                yield record
 
 
 def ensemble_score(ensemble: Ensemble, corpus: Corpus) -> float:

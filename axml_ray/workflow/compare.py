@@ -3,7 +3,6 @@
 Stored predictions are reused as in an evaluation.
 """
 
-from collections.abc import Iterator
 from typing import Any
 
 from axml_ray.core.errors import SettingsError
@@ -11,7 +10,7 @@ from axml_ray.evaluation.metrics.comparison import compare_predictions
 from axml_ray.evaluation.metrics.prediction_metrics import TrainingCounts
 from axml_ray.evaluation.reports.examples import Example, build_examples, largest_differences
 from axml_ray.runs.run import Run
-from axml_ray.settings.configuration import FREE, by_path
+from axml_ray.settings.configuration import FREE, by_path, differences
 from axml_ray.workflow.evaluate import current_predictions, read_texts
 
 
@@ -40,12 +39,16 @@ def compare_runs(first: Run, second: Run, split: str) -> dict[str, Any]:
         names = [str(run.layout.directory) for run in (first, second)]
     settings = first.settings.evaluation
     predictions = current_predictions(first, split, settings), current_predictions(second, split, settings)
+    before, now = (run.settings.model_dump(mode="json") for run in (first, second))
+    values = dict(by_path(before)), dict(by_path(now))
     return {
         "split": split,
         "corpus": first.settings.corpus.name,
         "runs": names,
         **compare_predictions(*predictions, TrainingCounts(labels.counts, corpus.documents("train")), settings),
-        "settings": dict(differing_settings(first, second)),
+        "settings": {
+            key: [each.get(key) for each in values] for key in sorted(differences(before, now, (*FREE, "name")))
+        },
     }
 
 
@@ -63,12 +66,3 @@ def differing_examples(first: Run, second: Run, split: str) -> list[tuple[str, l
         )
         groups.append((title, list(zip(before, after, strict=True))))
     return groups
-
-
-def differing_settings(first: Run, second: Run) -> Iterator[tuple[str, list[Any]]]:
-    """Yield the settings whose values differ, with both values; paths, names and resources are left out."""
-    values = [dict(by_path(run.settings.model_dump(mode="json"))) for run in (first, second)]
-    for key in sorted(values[0].keys() | values[1].keys()):
-        pair = [flat.get(key) for flat in values]
-        if pair[0] != pair[1] and key.partition(".")[0] not in (*FREE, "name"):
-            yield key, pair

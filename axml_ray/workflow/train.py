@@ -22,7 +22,7 @@ from axml_ray.cluster.shared_state import check_nodes_see
 from axml_ray.cluster.tasks import map_in_tasks, maps_on_node
 from axml_ray.core import storage
 from axml_ray.core.errors import SettingsError
-from axml_ray.core.files import check_fences, remove_directory, whole_file, write_json
+from axml_ray.core.files import remove_directory, whole_file, write_json
 from axml_ray.core.lease import own
 from axml_ray.core.ragged import Ragged
 from axml_ray.core.run_layout import TEST, RunLayout
@@ -185,7 +185,8 @@ def begin(settings: Experiment) -> Run:
         inputs=corpus.manifest["inputs"],
         continues=continues,
     )
-    _keep_settings(settings, current.layout)
+    with whole_file(current.layout.settings) as temporary:
+        temporary.write_text(yaml.safe_dump(stored(settings), sort_keys=False, allow_unicode=True), encoding="utf-8")
     return current
 
 
@@ -231,7 +232,7 @@ def train(
         Seconds of each phase, those of earlier starts of the run included.
 
     Raises:
-        SettingsError: the cluster is too small, or there are no validation documents to fit the combiner on.
+        SettingsError: the cluster is too small.
         RuntimeError: a member failed.
     """
     connect()
@@ -246,7 +247,11 @@ def train(
     fit_members(current, follow, before_networks=before_networks, spent=times.add)
     if not current.has_combiner():
         with times.measured("combiner"):
-            fit_combiner(current, _rank_validation(current))
+            log.info("predict: %s validation documents, to fit the combiner", f"{current.corpus.documents('valid'):,}")
+            predictions = predict_split(current, "valid", current.layout.directory / "uncombined", Mean())
+            validation = validation_of(current, predictions)
+            remove_directory(predictions.directory)
+            fit_combiner(current, validation)
     return times
 
 
@@ -299,30 +304,8 @@ def small_corpus_warning(current: Run) -> str | None:
     )
 
 
-def _rank_validation(current: Run) -> Validation:
-    """Rank the validation documents by each member, to fit the combiner on.
-
-    Raises:
-        SettingsError: there are no validation documents.
-    """
-    corpus = current.corpus
-    if not corpus.documents("valid"):
-        raise SettingsError(f"{corpus.directory}: no validation documents; set ensemble.combiner to mean")
-    log.info("predict: %s validation documents, to fit the combiner", f"{corpus.documents('valid'):,}")
-    predictions = predict_split(current, "valid", current.layout.directory / "uncombined", Mean())
-    validation = validation_of(current, predictions)
-    remove_directory(predictions.directory)
-    return validation
-
-
 def validation_of(current: Run, predictions: Predictions) -> Validation:
     """Return the stored rankings of the members, as a combiner is fitted on them."""
     shards, truth = zip(*predictions.read_all(current.member_names), strict=True)
     rankings = [TopK(*map(np.concatenate, zip(*of_member, strict=True))) for of_member in zip(*shards, strict=True)]
     return Validation(current.member_weights, rankings, Ragged.concatenate(truth), current.corpus.labels.counts)
-
-
-def _keep_settings(settings: Experiment, layout: RunLayout) -> None:
-    check_fences(layout.directory)
-    with whole_file(layout.settings) as temporary:
-        temporary.write_text(yaml.safe_dump(stored(settings), sort_keys=False, allow_unicode=True), encoding="utf-8")

@@ -105,10 +105,12 @@ async function tag() {
   if (answer.edition !== model?.edition) attempt(loadModel, true);
 }
 
-/** Explain a label of the list as it was ranked, at its `place`; another one is scored by all members. */
-async function explain(label, place) {
+/** Explain a label of the list as it was ranked, at its place; another one is scored by all members. */
+async function explain(label) {
   const [asked, signal] = [written(), turn.explain()];
-  const which = place === undefined ? { labels: [label] } : { top_k: place + 1 };
+  const listed = result?.text === asked ? result.answer.results[0].labels : [];
+  const place = listed.findIndex((one) => one.label === label);
+  const which = place < 0 ? { labels: [label] } : { top_k: place + 1 };
   const answer = await ask("v1/tag", signal, { text: asked, ...which, explain: true });
   const found = answer.results[0].labels.find((one) => one.label === label);
   if (!found) throw new Refusal("The label is not at its place any more. Tag the text again.");
@@ -173,7 +175,7 @@ function showLabels() {
 function choose(option) {
   if (!option || labels.getAttribute("aria-disabled") === "true") return;
   move(option);
-  attempt(() => explain(option.dataset.label, [...labels.children].indexOf(option)));
+  attempt(() => explain(option.dataset.label));
 }
 
 function move(option) {

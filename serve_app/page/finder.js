@@ -75,6 +75,7 @@ export function finder({ field, list, said, ask, attempt, stop, pick }) {
     else close();
   });
   field.addEventListener("keydown", (event) => {
+    if (event.isComposing || event.keyCode === 229) return; // These keys are the input method's.
     const some = options();
     if (event.key === "Escape") close();
     else if (event.key === "Enter") choose(list.hidden || listed !== field.value ? null : some[Math.max(active, 0)]);

@@ -17,13 +17,13 @@ import pyarrow.parquet as pq
 import pytest
 import results_file
 import yaml
+from label_indexes import encode, index_of
 from rich.console import Console
 from scipy import sparse
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import write_json
 from axml_ray.core.ragged import Ragged
-from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.store import FORMAT, VERSION, Corpus
 
 LABELS = 150  # more than omikuji's min_branch_size, so that its trees have branches
@@ -39,7 +39,7 @@ def run(tmp_path):
         for split, documents in (("train", 600), ("valid", 20), ("test", 40))
     }
     counts = {f"label{n}": sum(n in row for row in drawn["train"]) for n in range(LABELS)}
-    index = LabelIndex.build(counts)
+    index = index_of(counts)
     assert index.trained == LABELS
     for split, rows in drawn.items():
         texts = [" ".join(f"Word{n}, filler" for n in row) for row in rows]
@@ -49,7 +49,7 @@ def run(tmp_path):
         columns = {
             "id": [f"{split}-{i}" for i in range(len(rows))],
             "tokens": pa.array([[2]] * len(rows), pa.list_(pa.int32())),
-            "labels": index.encode([[f"label{n}" for n in row] for row in rows]).to_arrow(),
+            "labels": encode(index, [[f"label{n}" for n in row] for row in rows]).to_arrow(),
             "text": texts,
         }
         pq.write_table(pa.table(columns), corpus / split / "000000.parquet")

@@ -61,6 +61,11 @@ def test_a_file_comes_before_a_config_of_the_package(tmp_path, monkeypatch: pyte
     assert find_config("quickstart") == SHIPPED / "quickstart.yaml"
     (tmp_path / "docstrings").write_text("name: mine\ncorpus: {source: installed_packages}\n")
     assert load("docstrings").name == "mine"
+    home = tmp_path / "home"  # where a submitted job was started, of which it has a copy without what git ignores
+    (home / "runs").mkdir(parents=True)
+    (home / "runs" / "best.yaml").touch()
+    monkeypatch.setenv("AXML_RAY_HOME", str(home))
+    assert find_config("runs/best.yaml") == home / "runs" / "best.yaml"
     (tmp_path / "my-texts.yaml").touch()
     for name, fix in [
         ("quickstrat", "did you mean '--config quickstart'"),

@@ -75,7 +75,7 @@ NAN = float("nan")
         ("<http://x/1>; <urn:x:2>", ["http://x/1", "urn:x:2"]),
         ("<c#><.net><sql>", ["c#", ".net", "sql"]),
         ("<sql>", ["sql"]),
-        ("<b>;<i>", ["<b>", "<i>"]),
+        ("<b>;<i>", ["b", "i"]),
         ("x<y and y>z; <a b>", ["x<y and y>z", "<a b>"]),
         ("fine art\r\nlaw; order", ["fine art", "law", "order"]),
         ("info: a note", ["info: a note"]),
@@ -83,6 +83,8 @@ NAN = float("nan")
         ("['x'] and ['y']", ["['x'] and ['y']"]),
         ("['x", ["['x"]),
         ("(1999)", ["(1999)"]),
+        ("(94)\n(410)", ["(94)", "(410)"]),
+        ("(94);(410) (480)", ["(94)", "(410) (480)"]),
         (
             "law &amp; order;R&D; a&#39;s\nM&uuml;ller;q&a;b",
             ["law &amp; order", "R&D", "a&#39;s", "M&uuml;ller", "q&a", "b"],

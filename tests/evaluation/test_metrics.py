@@ -207,8 +207,8 @@ def test_document_scores_are_in_order_and_give_the_result():
     scores = scored(tops, [[0], [], [0, 1]], np.ones(3), batches=2)
     document_scores = scores.document_scores()
     assert len(document_scores) == 2
-    assert document_scores.column("P@1").tolist() == [1, 0]
-    assert document_scores.column("R@3").tolist() == [1, 0.5]
+    assert document_scores.values[:, METRICS.index("P@1")].tolist() == [1, 0]
+    assert document_scores.values[:, METRICS.index("R@3")].tolist() == [1, 0.5]
     assert list(document_scores.result()) == list(METRICS)
     twice = document_scores.scores(np.array([[0.0, 2.0]]))[0]
     assert twice[METRICS.index("R@3")] == pytest.approx(50)

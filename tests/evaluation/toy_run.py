@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
+from label_indexes import index_of
 
 from axml_ray.core.files import write_json
 from axml_ray.core.ragged import Ragged
@@ -25,7 +26,7 @@ def write_corpus(home: Path, name: str = "toy", seed: int = 0, text: bool = True
     """Write a corpus of three splits below `home`/corpora; two labels have no training document."""
     random = np.random.default_rng(seed)
     counts = {f"label{n}": max(1, 300 // (n + 1)) for n in range(LABELS - 2)}
-    index = LabelIndex.build(counts, ["unseen1", "unseen2"], {"label0": EVIL})
+    index = index_of(counts, ["unseen1", "unseen2"], {"label0": EVIL})
     directory = home / "corpora" / name
     for split, documents in (("train", 300), ("valid", 20), ("test", DOCUMENTS)):
         (directory / split).mkdir(parents=True)

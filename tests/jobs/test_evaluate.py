@@ -78,7 +78,6 @@ def test_constants_may_be_given(judge, home):
             "command line: --splti: unknown setting; did you mean '--split'?",
         ),
         (["--run", "runs/run", "--tree.beam", "9"], "command line: the settings of {home}/runs/run cannot be changed"),
-        (["--run", "runs/run", "--evaluation.torso_from", "100"], "command line: --evaluation.torso_from: was removed"),
         (["--run", "runs/run", "--corpora", "none"], "{home}/none/toy: no prepared corpus (corpus.json is missing)"),
     ],
 )

@@ -44,7 +44,7 @@ def test_rows_are_the_formula(settings: FeatureSettings, texts: Ragged) -> None:
 
 def test_documents_of_each_feature_are_counted() -> None:
     featurizer = Featurizer.fit(TOKENS, VOCABULARY, EVERYTHING)
-    assert (featurizer.documents, featurizer.words) == (DOCUMENTS, WORDS) and len(featurizer) > WORDS
+    assert (featurizer.documents, len(featurizer.prefixes)) == (DOCUMENTS, WORDS) and len(featurizer) > WORDS
     expected = (literal_rows(TOKENS, TOKENS, EVERYTHING)[:, :-1] > 0).sum(axis=0)
     assert featurizer.frequency.tolist() == expected.tolist()
 

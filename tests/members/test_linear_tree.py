@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from label_indexes import index_of
 from members.small_texts import (
     DEEP,
     DOCUMENTS,
@@ -30,7 +31,6 @@ from sklearn.svm import LinearSVC
 
 from axml_ray.core.array_file import key_of
 from axml_ray.core.ragged import Ragged
-from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.labels.label_name_texts import name_texts
 from axml_ray.corpus.store import Split
 from axml_ray.corpus.text.text_views import TextViews
@@ -234,7 +234,7 @@ def test_fitted_again_is_the_same(linear: LinearTree, settings: FeatureSettings)
 
 def test_a_label_is_found_by_its_name_though_no_text_holds_it() -> None:
     tokenizer = Tokenizer.from_words(["whale", "shark", "fish", "n2", "deep", "sea"])
-    index = LabelIndex.build({"n1": 3, "n2": 2, "n3": 1}, names={"n1": "whale", "n2": "fish", "n3": "shark"})
+    index = index_of({"n1": 3, "n2": 2, "n3": 1}, names={"n1": "whale", "n2": "fish", "n3": "shark"})
     rows = [[2 + 4], [2 + 4], [2 + 4, 2 + 5], [2 + 5], [2 + 5], [2 + 5]]  # "deep" and "sea" tell nothing of "shark"
     train = Split(Ragged.from_rows(rows), Ragged.from_rows([[0], [0], [0], [1], [1], [2]]))
     flat = LabelTree(label_order=np.arange(3, dtype=np.int32), first_child=(np.array([0, 3]),))

@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from label_indexes import index_of
 from members.name_tries import TRAINED, Names, as_features, literal_pairs, names_of, texts_of, trie_of
 
 from axml_ray.core.ragged import Ragged
-from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.text.tokenizer import Tokenizer
 from axml_ray.members.name_trie import LEAD_WORDS, Pairs, build_trie, check_trie, numbered, stemmed
 
@@ -47,10 +47,11 @@ def test_a_trie_passes_its_own_check(names: Names) -> None:
 
 
 class TestNamesOfACorpus:
-    TOKENIZER = Tokenizer.from_words(["whale", "whales", "shark", "n2", "deep", "sea", "mathematics"])
+    WORDS = ("whale", "whales", "shark", "n2", "deep", "sea", "mathematics")
+    TOKENIZER = Tokenizer.from_words(WORDS)
 
     def found(self, names: dict[str, str], text: str, stemmer: str | None = "english") -> list[int]:
-        index = LabelIndex.build({"n1": 3, "n2": 2, "n3": 1}, ["n4"], names)
+        index = index_of({"n1": 3, "n2": 2, "n3": 1}, ["n4"], names)
         trie = build_trie(index, self.TOKENIZER, 20, stemmer)
         return Pairs.of(trie, self.TOKENIZER.encode([text], 20), index.trained).labels.tolist()
 
@@ -64,6 +65,10 @@ class TestNamesOfACorpus:
         assert self.found(names, "a shark") == [0]
         assert self.found(names, "a shark", None) == []
         assert self.found({"n1": "Sharks deep", "n3": "Seas"}, "the shark deep in a sea of sharks") == [0, 2]
+
+    def test_in_another_inflection_where_unknown_words_are_in_pieces(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(self, "TOKENIZER", Tokenizer.from_words([*self.WORDS, "s", "##s", "##hark"], subwords=True))
+        assert self.found({"n1": "Sharks"}, "a shark") == [0]
 
     def test_names_that_are_not_looked_for(self) -> None:
         names = {"n1": "Whale (Mathematics)", "n2": "Unheard-of shark", "n4": "Shark"}

@@ -371,6 +371,7 @@ def test_a_run_on_a_part_has_the_label_trees_of_the_whole_corpus() -> None:
         for corpus, training in (({}, {}), ({}, {"documents": 100}), ({"max_train_documents": 100}, {}))
     )
     assert (whole.documents, part.documents, limited.documents) == (10_000, 100, 100)
+    assert whole.valid_documents == limited.valid_documents  # drawn before the limit
     assert label_terms(whole) == label_terms(part) > label_terms(limited)
 
 

@@ -71,8 +71,6 @@ def test_settings_of_the_command_line(tmp_path: Path) -> None:
     for wrong, said in [
         ({"port": "70000"}, "port: "),
         ({"hosts": "a"}, "hosts: no such setting; did you mean host"),
-        ({"together": "true"}, "together: is now colocate_members"),
-        ({"body_limit_s": "9"}, "body_limit_s: was removed"),
     ]:
         with pytest.raises(SettingsError, match=said):
             ServerSettings.from_arguments({**given, **wrong})

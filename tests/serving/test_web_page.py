@@ -259,6 +259,12 @@ def test_a_labels_figures_stay_when_it_is_chosen(page, tagger, texts):
         figures = [options(page).nth(place).locator(one).inner_text() for one in (".percent", ".score")]
         choose(page, place)
         expect(page.locator("#why-figures")).to_have_text(" · ".join(figures))
+    box = page.get_by_role("combobox", name="Ask about a label")
+    box.press_sequentially(options(page).nth(most).locator(".name").inner_text())
+    expect(page.locator("#found [role=option]").first).to_be_visible()
+    box.press("Enter")
+    expect(page.locator("#found [role=option]")).to_have_count(0)
+    expect(page.locator("#why-figures")).to_have_text(" · ".join(figures))
 
 
 def test_characters_beyond_the_basic_plane_count_once(server, page):

@@ -23,8 +23,6 @@ from axml_ray.settings import (
 )
 from axml_ray.settings.configuration import load, read_yaml
 from axml_ray.settings.members import KINDS
-from axml_ray.settings.renamed import RENAMED
-from serve_app.settings import ApplicationSettings
 
 CONFIGS = sorted((Path(__file__).parents[2] / "configs").glob("*.yaml"))
 GROUPS = {
@@ -125,7 +123,6 @@ def test_there_are_shipped_configs() -> None:
         ("sed: 3", "sed: unknown setting; did you mean 'seed'?"),
         (PACKAGES + "seed: -1", "seed: expected at least 0 (given: -1)"),
         (PACKAGES + "seed: 4294967296", "seed: expected less than 4294967296"),
-        (PACKAGES + "evaluation: {seed: 1}", "evaluation.seed: was removed: "),
         (PACKAGES + "training: {learning_rate: .inf}", "training.learning_rate: expected a finite number"),
         (PACKAGES + "members: {linear_tree: {cost: .nan}}", "members.linear_tree.cost: expected"),
         (PACKAGES + "resources: {gpus_per_worker: 1.5}", "gpus_per_worker is 1.5; above 1, take a whole number"),
@@ -206,34 +203,6 @@ def test_without_config_or_files_the_missing_keys_are_named(capsys: pytest.Captu
     assert message(capsys).startswith("corpus.train: names no file")
     with pytest.raises(SettingsError, match=r"corpus\.train: names"):
         load()
-
-
-def test_all_settings_of_older_versions_are_named_with_their_successors(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(RENAMED, "forest", "tree")
-    path = config(tmp_path, PACKAGES + "  word_vector_epochs: 5\nforest: {height: 2}\n")
-    said = message(capsys, "--config", path)
-    assert said.startswith(f"{path}: corpus.word_vector_epochs: was removed: ")
-    assert said.endswith("; forest.height: is now tree.height")
-    assert message(capsys, "--forest.height", "3") == "command line: --forest.height: is now tree.height"
-    assert "word-vector-epochs" not in message(capsys, "--corpus.word-vector-epochs", "3")
-    with pytest.raises(SettingsError, match=r"^forest\.height: is now tree\.height$"):
-        load(forest={"height": 2})
-
-
-def keys(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
-    """Yield the paths of all settings and groups of settings."""
-    for name, field in model.model_fields.items():
-        yield prefix + name
-        if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            yield from keys(field.annotation, f"{prefix}{name}.")
-
-
-def test_old_names_are_free_and_new_ones_exist() -> None:
-    known = set(keys(Experiment)) | ApplicationSettings.model_fields.keys()
-    assert not known & RENAMED.keys()
-    assert {now for now in RENAMED.values() if " " not in now} <= known
 
 
 def test_mappings_may_be_merged(tmp_path: Path) -> None:

@@ -32,8 +32,8 @@ from axml_ray.training.label_vector_init import (
     initialise_attention,
     label_name_features,
     mean_word_states,
-    node_features,
 )
+from axml_ray.tree.inspection import node_sums
 from axml_ray.tree.label_tree import LabelTree
 
 WORDS, LABELS = 12, 10
@@ -116,7 +116,7 @@ def test_label_name_features_are_the_tf_idf_of_names(tmp_path: Path, monkeypatch
 
 
 @pytest.mark.parametrize("height", [0, 1, 2])
-def test_node_features_are_the_sums_of_their_labels(features: sparse.csr_matrix, height: int) -> None:
+def test_node_sums_are_the_sums_of_their_labels(features: sparse.csr_matrix, height: int) -> None:
     tree = LabelTree.build(features, height=height, cluster_size=2, seed=0)
     dense = features.toarray()
     for level in range(1, tree.height + 2):
@@ -124,7 +124,7 @@ def test_node_features_are_the_sums_of_their_labels(features: sparse.csr_matrix,
         for label in range(LABELS):
             nodes, _ = tree.node_labels(level, np.array([label], np.int32), np.array([0, 1]))
             expected[nodes[0]] += dense[label]
-        np.testing.assert_allclose(node_features(tree, level, features).toarray(), expected, atol=1e-6)
+        np.testing.assert_allclose(node_sums(tree, level, features).toarray(), expected, atol=1e-6)
 
 
 def test_a_tree_starts_where_the_settings_say(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,7 +149,7 @@ def test_vectors_point_to_their_words_and_the_rest_stays(
     before = network.attention.weight.detach().clone()
     states = literal_states(network, tokens)
     initialise_attention(network, tree, tokens, features, "float32", DistributedContext())
-    node_rows = node_features(tree, level, features).toarray() @ states
+    node_rows = node_sums(tree, level, features).toarray() @ states
     lengths = np.linalg.norm(node_rows, axis=1, keepdims=True)
     unit = np.divide(node_rows, lengths, out=np.zeros_like(node_rows), where=lengths > 0)
     turned = unit - unit[lengths[:, 0] > 0].mean(0)

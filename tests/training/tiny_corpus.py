@@ -17,7 +17,6 @@ from scipy import sparse
 
 from axml_ray.core.files import write_json
 from axml_ray.core.ragged import Ragged
-from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.corpus.store import FORMAT, MANIFEST, VERSION, Corpus
 from axml_ray.corpus.text.tokenizer import Tokenizer, split_words
 from axml_ray.network.kinds import build_network
@@ -41,6 +40,8 @@ DOCUMENTS = {"train": 300, "valid": 24, "test": 12}
 
 def write_corpus(directory: Path) -> Corpus:
     """Write the corpus and open it."""
+    from label_indexes import encode, index_of  # spawned workers, which do not write, may not see it
+
     from axml_ray.corpus.labels.label_features import label_centroids  # slow to import, and spawned workers don't write
 
     random = np.random.default_rng(5)
@@ -58,7 +59,7 @@ def write_corpus(directory: Path) -> Corpus:
     tokenizer = Tokenizer.from_words(sorted(frequency, key=lambda word: (-frequency[word], word)))
     tokenizer.save(directory / "tokenizer.json")
     counts = Counter(label for row in labels["train"] for label in row)
-    index = LabelIndex.build(counts, ["never seen in training"])
+    index = index_of(counts, ["never seen in training"])
     assert index.trained == LABELS
     index.save(directory / "labels.parquet")
     tokens = {split: tokenizer.encode(rows, 500) for split, rows in texts.items()}
@@ -67,11 +68,11 @@ def write_corpus(directory: Path) -> Corpus:
         columns = {
             "id": pa.array([f"{split}-{i}" for i in range(len(rows))]),
             "tokens": rows.to_arrow(),
-            "labels": index.encode(labels[split]).to_arrow(),
+            "labels": encode(index, labels[split]).to_arrow(),
             "text": pa.array(texts[split]),
         }
         pq.write_table(pa.table(columns), directory / split / "0.parquet")
-    features = label_centroids(tokens["train"], index.encode(labels["train"]), len(tokenizer), index.trained)
+    features = label_centroids(tokens["train"], encode(index, labels["train"]), len(tokenizer), index.trained)
     sparse.save_npz(directory / "label_features.npz", features)
     vectors = random.uniform(-1, 1, (len(tokenizer), DIMENSION)).astype(np.float32)
     vectors[0] = 0

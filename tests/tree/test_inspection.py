@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from label_indexes import index_of
 from scipy import sparse
 from tiny_corpus import LABELS, write_corpus
 
 from axml_ray.cli.parser import from_command_line
 from axml_ray.core.errors import SettingsError
-from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.runs.run import Run
 from axml_ray.tree.inspection import (
     clusters_around,
@@ -25,7 +25,7 @@ from axml_ray.tree.kinds import build_tree
 from axml_ray.tree.label_tree import LabelTree
 
 ROOT = Path(__file__).parents[2]
-INDEX = LabelIndex.build({"p1": 5, "p2": 3, "p3": 1}, ["p9"], {"p1": "Cats", "p2": "dogs", "p9": "quarks"})
+INDEX = index_of({"p1": 5, "p2": 3, "p3": 1}, ["p9"], {"p1": "Cats", "p2": "dogs", "p9": "quarks"})
 
 
 def eight_labels() -> LabelTree:
@@ -64,7 +64,7 @@ def test_clusters_around_a_label_are_its_own_and_the_most_alike_below_the_same_p
 
 def test_a_label_is_found_by_name_or_as_the_corpus_writes_it():
     assert [find_label(INDEX, name) for name in ("Cats", "cats", "p1", "P2", "dogs", "p3")] == [0, 0, 0, 1, 1, 2]
-    alike = LabelIndex.build({"Queue": 9, "queue": 5, "\u00c4rzte": 3})
+    alike = index_of({"Queue": 9, "queue": 5, "\u00c4rzte": 3})
     assert [find_label(alike, name) for name in ("Queue", "queue", "QUEUE", "A\u0308rzte")] == [0, 1, 0, 2]
     with pytest.raises(SettingsError, match="called 'dog'; did you mean 'dogs'"):
         find_label(INDEX, "dog")

@@ -5,8 +5,8 @@ import re
 
 import numpy as np
 import pytest
+from label_indexes import index_of
 
-from axml_ray.corpus.labels.label_index import LabelIndex
 from axml_ray.tree.label_tree import LabelTree
 from axml_ray.tree.tree_page import nested_clusters, write_tree_page
 
@@ -52,7 +52,7 @@ def test_a_large_tree_keeps_the_most_frequent_labels_of_each_cluster() -> None:
 
 
 def test_the_page_escapes_names_and_fetches_nothing(tmp_path) -> None:
-    index = LabelIndex.build({f"label{i}": 9 - i for i in range(5)}, names={"label0": EVIL})
+    index = index_of({f"label{i}": 9 - i for i in range(5)}, names={"label0": EVIL})
     path = tmp_path / "new" / "tree.html"
     write_tree_page(path, SHALLOW, index, f"a tree & {EVIL}")
     html = path.read_text(encoding="utf-8")

@@ -91,7 +91,7 @@ def test_what_auto_tries_is_left_to_the_training(tmp_path: Path, corpus: Corpus)
     searched.settings.with_given(given)
     write_outcome(searched, corpus, TRIALS)
     found, all_values = load(searched.directory / BEST), trial_settings(searched, TRIALS[1], "s-best")
-    rest = {"members", "features"}
+    rest = {"members", "features", "resources"}
     assert found.model_dump(exclude=rest) == all_values.model_dump(exclude=rest)
     assert {key for key in found.given if is_given(key, rest)} == given
     assert found.members.linear_tree.cost == all_values.members.linear_tree.cost != 4.0

@@ -95,6 +95,7 @@ class TestTheUsersOwnSettings:
         "draw.suggest_categorical('training.batch_size', [1, 2])",
         "draw.suggest_int('training.epochs.0', 2, 9)",  # of two levels, so it would be another experiment
         "draw.fix('network.evidence', True)",
+        "draw.suggest_int('tree.beam', 8, {7: 64}[draw.suggest_int('tree.cluster_size', 7, 7)])",
     ])  # fmt: skip
     def test_are_left_out_where_the_space_has_no_place_for_them(self, tmp_path: Path, text: str) -> None:
         own = load(training={"learning_rate": 0.25, "epochs": [4, 3]}, corpus={"source": "installed_packages"})

@@ -5,7 +5,7 @@ first, with their old ids. The labels `[0, trained)` have training documents; tr
 The others cannot be predicted, but they are true labels, and metrics count them as missed.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from axml_ray.core.ragged import Ragged
 from axml_ray.core.strings import Strings
 
 
@@ -31,19 +30,6 @@ class LabelIndex:
     names: Sequence[str]
     counts: np.ndarray
 
-    @classmethod
-    def build(
-        cls,
-        train_counts: Mapping[str, int],
-        unseen: Sequence[str] = (),
-        names: Mapping[str, str] | None = None,
-    ) -> "LabelIndex":
-        """Build an index from the number of training documents of each label, and labels of other documents."""
-        counts = {**dict.fromkeys(unseen, 0), **train_counts}
-        labels = sorted(counts, key=lambda label: (-counts[label], label))
-        readable_names = tuple((names or {}).get(label, label) for label in labels)
-        return cls(tuple(labels), readable_names, np.array([counts[label] for label in labels], dtype=np.int64))
-
     def __len__(self) -> int:
         return len(self.labels)
 
@@ -58,14 +44,9 @@ class LabelIndex:
         ranked: list[int] = ids[np.argsort(-self.counts[ids], kind="stable")].tolist()
         return ranked
 
-    def encode(self, rows: Sequence[Sequence[str]]) -> Ragged:
-        """Return the sorted label ids of each document, int32; labels that are not in the index are dropped."""
-        ids = {label: i for i, label in enumerate(self.labels)}
-        return Ragged.from_rows(sorted({ids[label] for label in row if label in ids}) for row in rows)
-
     def save(self, path: Path) -> None:
         """Write `labels.parquet` with the columns id, label, name and count."""
-        _write(path, pa.array(self.labels, pa.string()), pa.array(self.names, pa.string()), self.counts)
+        write_labels(path, pa.array(self.labels, pa.string()), pa.array(self.names, pa.string()), self.counts)
 
     @classmethod
     def load(cls, path: Path) -> "LabelIndex":
@@ -80,7 +61,8 @@ class LabelIndex:
         return index
 
 
-def _write(path: Path, labels: pa.Array, names: pa.Array, counts: np.ndarray) -> None:
+def write_labels(path: Path, labels: pa.Array, names: pa.Array, counts: np.ndarray) -> None:
+    """Write `labels.parquet` from ranked labels and their names (string [L]), and counts, without Python objects."""
     columns = {
         "id": pa.array(np.arange(len(labels), dtype=np.int32)),
         "label": labels,
@@ -88,8 +70,3 @@ def _write(path: Path, labels: pa.Array, names: pa.Array, counts: np.ndarray) ->
         "count": pa.array(counts, pa.int64()),
     }
     pq.write_table(pa.table(columns), path)
-
-
-def write_labels(path: Path, labels: pa.Array, counts: np.ndarray) -> None:
-    """Write `labels.parquet` from ranked labels (string [L]), their own names, and counts, without Python objects."""
-    _write(path, labels, labels, counts)

@@ -83,7 +83,7 @@ def read_inputs(
         except OSError as error:  # that of a remote store has no strerror
             key = f"corpus.{use}" if use else "corpus"
             raise SettingsError(f"{key}: {file} cannot be read: {error.strerror or error}") from None
-        return Input(use, portable(file), names.get(file) or file_name(portable(file)), content, stamp)
+        return Input(use, portable(file), names.get(file) or file_name(file), content, stamp)
 
     with ThreadPoolExecutor() as threads:  # hashing releases the lock of the interpreter
         return list(threads.map(read, files))

@@ -95,7 +95,7 @@ def merge_labels(paths: Sequence[str], work: Path, settings: CorpusSettings) -> 
     if settings.continues is not None:
         table = keep_ids(table, trained_labels(settings.continues))
     labels, counts = table["label"].combine_chunks(), table["train"].to_numpy()
-    write_labels(work / "labels.parquet", labels, counts)
+    write_labels(work / "labels.parquet", labels, labels, counts)
     unseen = counts == 0
     counts_of_labels |= {
         "labels": len(labels),

@@ -39,7 +39,8 @@ class InstalledPackage:
     """Reads a top-level package or module of a site-packages directory.
 
     A document is the docstring of a function, method or class, of at least `MIN_WORDS` words. Its labels are the
-    prefixes of its public module path (`module_labels`); the class that contains the method, or the class itself; and
+    prefixes of its public module path, at most `MODULE_DEPTH` names deep, such as `scipy`, `scipy.sparse` and
+    `scipy.sparse.linalg` of `_norm.py` there; the class that contains the method, or the class itself; and
     the arguments of the function, or of the class's own `__init__`, without `self` and `cls`.
 
     Files that do not parse, such as templates and Python 2 sources, are skipped, because they are not the user's input.
@@ -54,7 +55,9 @@ class InstalledPackage:
             is_test = not TEST_FOLDERS.isdisjoint(relative.parts[:-1]) or TEST_FILE.fullmatch(relative.name)
             if is_test or not file.is_file():
                 continue
-            modules = module_labels(relative)
+            # Names with a leading underscore are omitted, because users import from the package above them.
+            public = [storable(name) for name in relative.with_suffix("").parts if not name.startswith("_")]
+            modules = [".".join(public[:depth]) for depth in range(1, min(MODULE_DEPTH, len(public)) + 1)]
             for node, owner in _definitions(file.read_bytes()):
                 text = storable(ast.get_docstring(node) or "")
                 if len(text.split()) < MIN_WORDS:
@@ -67,16 +70,6 @@ class InstalledPackage:
                     line=node.lineno,
                     id=storable(f"{relative.as_posix()}:{node.lineno}"),
                 )
-
-
-def module_labels(relative: Path) -> list[str]:
-    """Return the prefixes of the public module path of a source file, at most `MODULE_DEPTH` names deep.
-
-    `scipy/sparse/linalg/_norm.py` gives `["scipy", "scipy.sparse", "scipy.sparse.linalg"]`: names with a leading
-    underscore are omitted, because users import from the package above them.
-    """
-    public = [storable(name) for name in relative.with_suffix("").parts if not name.startswith("_")]
-    return [".".join(public[:depth]) for depth in range(1, min(MODULE_DEPTH, len(public)) + 1)]
 
 
 def _definitions(source: bytes) -> list[tuple[Definition, str | None]]:

@@ -132,11 +132,14 @@ def read_rows(
         if not row:
             continue
         number = lines.row()[0][0]
-        cut = "" if lines.row()[-1][1].endswith("\n") else CUT_SHORT
         if isinstance(row, list):
             width = width or len(row)
-            why = f"has {len(row)} cells, the first line has {width}"
-            yield number, row if len(row) == width else why + cut * (len(row) < width)
+            if len(row) == width:
+                yield number, row
+                continue
+        cut = "" if lines.row()[-1][1].endswith("\n") else CUT_SHORT
+        if isinstance(row, list):
+            yield number, f"has {len(row)} cells, the first line has {width}" + cut * (len(row) < (width or 0))
             continue
         yield number, row + cut * ("end of data" in row)
         # The lines that an unclosed quote swallowed may have been rows, so they are errors too.

@@ -102,7 +102,7 @@ def open_readers(
             suffixes = (*suffixes, *FORMATS["plain_text"].suffixes)
         # At a URL the listing is first, as it says what is wrong with the URL or its store.
         listed = list_files(pattern, suffixes) if is_url(pattern) else None
-        directory = _saved_dataset(pattern)
+        directory = None if listed == [pattern] else _saved_dataset(pattern)
         if directory is not None and settings.source in ("auto", "datasets"):
             readers |= {str(reader.path): reader for reader in saved_dataset_readers(directory, fields)}
             continue

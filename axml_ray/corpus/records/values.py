@@ -30,8 +30,8 @@ INDICATORS = frozenset({"-1", "0", "1"})
 _UNSTORABLE = re.compile("[\0\ud800-\udfff]")
 URI = r"<?(?:[A-Za-z][A-Za-z0-9+.\-]*://|(?i:urn|info|doi):)"
 """Regular expression (RE2) of the beginning of a URI, which may be in angle brackets."""
-_BRACKETED = re.compile(r"\s*(?:(?:<[^<>\s]+:[^<>\s]+>[\s;,|]*)+|(?:<[^<>\s]+>)+\s*)")
-"""URIs in angle brackets, or tags as Stack Exchange writes them, one after the other: `<c#><sql>`."""
+_BRACKETED = re.compile(r"\s*(?:<[^<>\s]+>[\s;,|]*)+")
+"""URIs in angle brackets, or tags as Stack Exchange writes them: `<c#><sql>`."""
 _REFERENCE = re.compile(r"&(?:#\d+|#[xX][\da-fA-F]+|([A-Za-z][A-Za-z0-9]*));")
 """What is a character reference of HTML, such as `&amp;`, if HTML has its name."""
 _BARE_LIST = re.compile(r"\[([^\[\]{}]*)\]|\{([^\[\]{}]*)\}")
@@ -118,7 +118,10 @@ def read_literal(text: str) -> list[Any] | dict[str, Any] | None:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # of an invalid escape, for example
-                value = ast.literal_eval(_with_commas(text))
+                values = ast.literal_eval(f"[{_with_commas(text)}]")
+            if text[0] == "(" and len(values) > 1:  # `(410), (94)` are two labels
+                return None
+            value = values[0] if len(values) == 1 else values
         except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
             plain = _NUMPY_SCALAR.sub(r"\1", text)
             return read_literal(plain) if plain != text else None

@@ -104,11 +104,6 @@ class Tokenizer:
         """The rule by which scripts without blanks are split."""
         return "characters" if isinstance(self._fast.pre_tokenizer, pre_tokenizers.Sequence) else "words"
 
-    @property
-    def has_subwords(self) -> bool:
-        """The rule for a word outside the vocabulary: whether it is written as words of the vocabulary."""
-        return isinstance(self._fast.model, models.WordPiece)
-
     def __len__(self) -> int:
         return self._fast.get_vocab_size()
 

@@ -29,6 +29,7 @@ def compare_predictions(
         SettingsError: the documents or their true labels differ, or document ids are not unique.
     """
     place, truth = _match_documents(second, first)
+    document = np.repeat(np.arange(len(truth)), truth.lengths)
     bands, inverse = frequency_bands(training.counts), inverse_propensity(training, settings)
     rows = [band.row for band in bands]
     result: dict[str, Any] = {"documents": 0, "scores": {}, "measures": {}, "bands": rows}
@@ -38,35 +39,19 @@ def compare_predictions(
         if now is None or before is None:
             continue
         is_member = np.ones(len(training.counts), np.bool_) if band is None else band.is_member
-        target["measures"] = _differences(now, before, place, truth, is_member)
+        is_scored = np.bincount(document[is_member[truth.values]], minlength=len(truth)) > 0
+        # Only these documents have scores: a document's row in `before` is its rank among them in the other's order.
+        order = np.argsort(np.argsort(place[is_scored]))
+        gains = compare_paired(now, DocumentScores(before.values[order], before.attainable[order]))
+        target["measures"] = {
+            name: {"difference": gain.points, "interval": list(gain.interval), "p": gain.p}
+            for name, gain in gains.items()
+        }
         if band is None:
             scores, old_scores = now.result(), before.result()
             target["scores"] = {name: [old_scores[name], scores[name]] for name in scores}
         del now, before  # before those of the next band
     return result
-
-
-def _differences(
-    one: DocumentScores, other: DocumentScores, place: np.ndarray, truth: Ragged, is_member: np.ndarray
-) -> dict[str, dict[str, Any]]:
-    """Return by metric the `difference` in percentage points (`one` minus `other`), its `interval`, and `p`.
-
-    Args:
-        one: scores of the documents that have a true label of a band.
-        other: those of the other run, in its order of documents.
-        place: row of each document of `one`'s run in the other's, int64[N].
-        truth: true labels of each document of `one`'s run.
-        is_member: whether each label is in the band, bool[L].
-    """
-    document = np.repeat(np.arange(len(truth)), truth.lengths)
-    is_scored = np.bincount(document[is_member[truth.values]], minlength=len(truth)) > 0
-    # Only these documents have scores: a document's row in `other` is its rank among them in the other's order.
-    rows = np.argsort(np.argsort(place[is_scored]))
-    differences = compare_paired(one, DocumentScores(other.values[rows], other.attainable[rows]))
-    return {
-        name: {"difference": result.points, "interval": list(result.interval), "p": result.p}
-        for name, result in differences.items()
-    }
 
 
 def _match_documents(predictions: Predictions, others: Predictions) -> tuple[np.ndarray, Ragged]:

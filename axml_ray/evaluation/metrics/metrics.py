@@ -87,10 +87,6 @@ class DocumentScores:
     def __len__(self) -> int:
         return len(self.values)
 
-    def column(self, name: str) -> NDArray[np.float64]:
-        """Return one metric of each document, float64[N]; between 0 and 1 for `MEANS`."""
-        return self.values[:, METRICS.index(name)]
-
     def scores(self, weights: NDArray[np.floating]) -> NDArray[np.float64]:
         """Compute the scores of bootstrap samples in percent, float64[B, M].
 

@@ -177,21 +177,16 @@ class Bundle:
 
         return self._read(entry.path, load)
 
-    def members(
-        self, names: Sequence[str] | None = None, precision: Precision | None = None, device: torch.device | None = None
-    ) -> dict[str, Member]:
-        """Load the members in `names`, by default all, by name; other arguments are those of `member`."""
-        return {
-            entry.name: self.member(entry, precision, device)
-            for entry in self.manifest.members
-            if names is None or entry.name in names
-        }
-
     def ensemble(
         self, precision: Precision | None = None, device: torch.device | None = None, names: Sequence[str] | None = None
     ) -> Ensemble:
         """Load the ensemble with the members in `names`, by default all; other arguments are those of `member`."""
-        return Ensemble(self.combination, self.members(names, precision, device))
+        members = {
+            entry.name: self.member(entry, precision, device)
+            for entry in self.manifest.members
+            if names is None or entry.name in names
+        }
+        return Ensemble(self.combination, members)
 
     @cached_property
     def combination(self) -> Combination:

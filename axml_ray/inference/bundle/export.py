@@ -39,7 +39,7 @@ from axml_ray.inference.bundle.manifest import (
     is_of_bundles,
     tree_file,
 )
-from axml_ray.inference.bundle.model_card import VALIDATION_MEASURES, licence_identifier, render_card
+from axml_ray.inference.bundle.model_card import LICENCE, VALIDATION_MEASURES, render_card
 from axml_ray.members.weight_files import Weights, save_weights
 from axml_ray.runs.run import Run
 from axml_ray.settings import ReadingSettings
@@ -71,10 +71,13 @@ def export_bundle(run: Run, directory: Path, weights: Weights = "float32", *, li
     Files of others in the bundle that is replaced, such as `LICENSE`, are kept.
 
     Raises:
-        SettingsError: the run is not finished or has no validation documents, `directory` has other content, or the
-            licence is not an identifier.
+        SettingsError: the run is not finished, `directory` has other content, or the licence is not an identifier.
     """
-    licence = licence_identifier(licence)
+    if licence is not None and not LICENCE.fullmatch(licence.lower()):
+        raise SettingsError(
+            f"--licence: expected an identifier such as apache-2.0 or cc-by-4.0, or other (given: {licence!r})"
+        )
+    licence = licence and licence.lower()
     storage.fetch(directory, [MANIFEST])
     old: dict[str, Any] = {}
     if not storage.is_empty(directory):
@@ -83,10 +86,6 @@ def export_bundle(run: Run, directory: Path, weights: Weights = "float32", *, li
         if old.get("format") != FORMAT:
             raise SettingsError(f"--to: {directory} exists and is no bundle; choose a directory that doesn't exist")
     corpus, valid = run.corpus, run.corpus.split("valid")
-    if not len(valid):
-        raise SettingsError(
-            f"{corpus.directory}: no validation documents, which calibration needs; set corpus.valid_documents"
-        )
     with whole_directory(directory) as work:
         bundle = _write(run, work, weights)
         ensemble = bundle.ensemble()

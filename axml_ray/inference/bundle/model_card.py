@@ -13,7 +13,6 @@ import numpy as np
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import read_json
 from axml_ray.core.run_layout import TEST
 from axml_ray.evaluation.metrics.bands import band_name
@@ -40,21 +39,6 @@ GROUPS = ("preset", "seed", "tree", "network", "training", "features", "members"
 """Groups of settings that a card shows; the others are about files and machines."""
 
 
-def licence_identifier(licence: str | None) -> str | None:
-    """Return a licence as the Hub writes it: SPDX's identifier in lower case.
-
-    Raises:
-        SettingsError: it is not an identifier.
-    """
-    if licence is None:
-        return None
-    if not LICENCE.fullmatch(licence.lower()):
-        raise SettingsError(
-            f"--licence: expected an identifier such as apache-2.0 or cc-by-4.0, or other (given: {licence!r})"
-        )
-    return licence.lower()
-
-
 def render_card(
     run: Run, manifest: Manifest, validation: Mapping[str, Mapping[str, float]], licence: str | None
 ) -> str:
@@ -64,7 +48,7 @@ def render_card(
         run: the run.
         manifest: manifest of the bundle, which may lack files.
         validation: scores on the validation documents in percent, by number format of the weights and measure.
-        licence: licence as `licence_identifier` returns it.
+        licence: identifier of the licence in lower case, as the Hub writes it; None for none.
     """
     settings, corpus = run.settings, run.corpus
     metrics = _test_metrics(run)

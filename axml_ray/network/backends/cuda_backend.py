@@ -74,8 +74,12 @@ class CudaBackend(Backend):
         self.row_kernel = switched_on if row_kernel is None else row_kernel
         self._is_gpu = device_type == "cuda"
         self.lstm_graphs = LstmGraphs() if self._is_gpu and os.environ.get(GRAPHS_VARIABLE) != "0" else None
-        if self._is_gpu:
-            _configure_libraries()
+        if self._is_gpu:  # what PyTorch and cuBLAS read when a process first uses a GPU; users' values remain
+            if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # the old name of the next one
+                # Batches differ in width, which fragments memory of fixed segments.
+                os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+            # With workspaces of another kind, cuDNN's LSTMs do not repeat their results to the last bit (`nn.LSTM`).
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
     def fast_formats(self) -> tuple[torch.dtype, ...]:
         """Return what the GPU multiplies in hardware; bfloat16 before float16, as it needs no loss scaling."""
@@ -133,15 +137,6 @@ class CudaBackend(Backend):
     def add_rows_(self, table: Tensor, row_index_R: Tensor, values_RX: Tensor) -> None:
         """Sort the rows and add them in that order; `index_add_` would add in any order."""
         table.index_put_((row_index_R,), values_RX.to(table.dtype), accumulate=True)
-
-
-def _configure_libraries() -> None:
-    """Set what PyTorch and cuBLAS read from the environment when a process first uses a GPU; users' values remain."""
-    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # the old name of the next one
-        # Batches differ in width, which fragments memory of fixed segments.
-        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    # With workspaces of another kind, cuDNN's LSTMs do not repeat their results to the last bit (PyTorch, `nn.LSTM`).
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 class _PackedTensors(TransferBatch):
