@@ -33,7 +33,7 @@ print(len(tags), "ray" in sys.modules)
 
 @pytest.mark.processes
 def test_a_level_is_trained_and_a_text_tagged_without_ray(tmp_path: Path) -> None:
-    path = os.pathsep.join(str(ROOT / part) for part in (".", "tests/training", "tests/inference"))
+    path = os.pathsep.join(str(ROOT / part) for part in (".", "tests", "tests/training", "tests/inference"))
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, str(tmp_path)],
         env={**os.environ, "PYTHONPATH": path},

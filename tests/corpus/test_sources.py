@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from s3 import Handler, Object, Server
 
 from axml_ray.corpus.readers.json_lines import JsonLines
 from axml_ray.corpus.readers.sources import (
@@ -270,6 +271,23 @@ def test_a_saved_data_set_at_a_url(bucket: Any, tmp_path: Path) -> None:
     for source in ("auto", "datasets"):
         with pytest.raises(ValueError, match=r"data-\*\.arrow"):
             open_readers((f"s3://{bucket.name}/data/train",), CorpusSettings(train=("x",), source=source))
+
+
+def test_a_file_at_a_url_needs_only_the_right_to_read_it(bucket: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who may not list a bucket is refused what is not there."""
+
+    class Guard(Handler):
+        def object_head(self, bucket: Any, key: str, query: dict[str, str], body: bytes) -> None:
+            if key not in bucket:
+                return self.fail(403, "AccessDenied")
+            return super().object_head(bucket, key, query, body)
+
+    server = Server()
+    server.RequestHandlerClass = Guard
+    server.buckets["guarded"] = {"train.jsonl": Object(b'{"text": "a", "labels": ["x"]}\n')}
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.url)
+    [reader] = open_readers(("s3://guarded/train.jsonl",), CorpusSettings(train=("x",)))
+    assert [record.text for record in reader.read()] == ["a"]
 
 
 def test_a_glob_below_a_directory_with_brackets(tmp_path: Path) -> None:
