@@ -38,7 +38,7 @@ from pathlib import Path  # noqa: E402
 
 import hypothesis  # noqa: E402
 import pytest  # noqa: E402
-from s3 import SERVER_VARIABLE, Bucket, Server, credentials  # noqa: E402
+from s3 import SERVER_VARIABLE, Bucket, Server  # noqa: E402
 
 # The time of an example depends on the load, so there is no deadline. Each run of the tests draws other examples.
 hypothesis.settings.register_profile("house", deadline=None, max_examples=30)
@@ -150,7 +150,13 @@ def bucket(s3_server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> I
     """Make a bucket, which this process and those that it starts reach as the environment says, and an empty cache."""
     from axml_ray.core import storage
 
-    for name, value in {**credentials(s3_server), "AXML_RAY_CACHE": str(tmp_path / "cache")}.items():
+    for name, value in {
+        "AWS_ENDPOINT_URL": s3_server,
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AXML_RAY_CACHE": str(tmp_path / "cache"),
+    }.items():
         monkeypatch.setenv(name, value)
     made = Bucket(f"bucket-{secrets.token_hex(4)}", s3_server)
     made.ask("PUT")

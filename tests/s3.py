@@ -23,12 +23,6 @@ SERVER_VARIABLE = "AXML_RAY_TEST_S3"
 UNCHECKED = "AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 
 
-def credentials(url: str) -> dict[str, str]:
-    """Return the environment of a process that reaches a server."""
-    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-    return {"AWS_ENDPOINT_URL": url, **keys}
-
-
 @dataclass(frozen=True)
 class Object:
     content: bytes

@@ -104,10 +104,8 @@ def publish(content: Path, path: Path, suffix: str | None = None, check: Callabl
         check()
         _write(store, f"{key}/{MANIFEST}", json.dumps({"files": entries}, indent=2).encode())
         old = {entry["object"] for entry in replaced.values()}
-        for (
-            name,
-            info,
-        ) in infos.items():  # of writers that were killed; without a lease, a new one may be of a living one
+        for name, info in infos.items():
+            # Of writers that were killed; without a lease, a new one may be of a living one.
             is_left = suffix is not None or time.time_ns() - info.mtime_ns > LEFT_NS
             if re.match(r"\.[0-9a-f]{8}/", name) and is_left:
                 old.add(name)

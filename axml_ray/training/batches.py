@@ -206,12 +206,7 @@ def make_batch(data: LevelData, level: Level, rows: np.ndarray, shard: Shard = W
     rows, encoded = order_by_worker(rows, shard)
     lengths = data.tokens.lengths_of(rows)
     tokens = padded_tokens(data.tokens, encoded, int(lengths.max()))
-    # The words of the step are equal on all workers, so that they can sum the words' gradients without exchanging which
-    # they are. Padding is one of them if any document is shorter than the batch is wide, on whichever worker.
-    unique_ids = distinct(data.tokens.take(rows).values).astype(np.int64)
-    if int(lengths.min()) < tokens.shape[1] and PADDING not in unique_ids[:1]:
-        unique_ids = np.concatenate([np.array([PADDING], dtype=np.int64), unique_ids])
-    word_index = np.searchsorted(unique_ids, tokens.numpy().ravel())
+    unique_ids, inverse = _distinct_words(data.tokens, rows, tokens.numpy(), shard)
     true = data.positives.take(rows)
     document = np.repeat(np.arange(len(rows)), true.lengths)
     nodes = true.values.astype(np.int64)
@@ -231,13 +226,31 @@ def make_batch(data: LevelData, level: Level, rows: np.ndarray, shard: Shard = W
         rows,
         torch.from_numpy(encoded),
         tokens,
-        (torch.from_numpy(unique_ids), torch.from_numpy(word_index)),
+        (torch.from_numpy(unique_ids), torch.from_numpy(inverse)),
         torch.from_numpy(data.tokens.lengths_of(encoded)),
         torch.from_numpy(lengths),
         candidates,
         positives,
         count,
     )
+
+
+def _distinct_words(
+    documents: Ragged, rows: np.ndarray, tokens: np.ndarray, shard: Shard
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the distinct words of a step and the index of each of this worker's tokens among them, both int64.
+
+    All workers compute the same words, so that they can sum the words' gradients without exchanging which they are.
+    """
+    if shard.count == 1:
+        unique_ids, inverse = np.unique(tokens, return_inverse=True)
+        return unique_ids, inverse.ravel()
+    unique_ids = distinct(documents.take(rows).values).astype(np.int64)
+    # Padding is a word of the step if any document of it is shorter than the batch is wide, on whichever worker.
+    is_padded = int(documents.lengths_of(rows).min()) < tokens.shape[1]
+    if is_padded and (not len(unique_ids) or unique_ids[0] != PADDING):
+        unique_ids = np.concatenate([np.array([PADDING], dtype=np.int64), unique_ids])
+    return unique_ids, np.searchsorted(unique_ids, tokens.ravel())
 
 
 def training_batches(

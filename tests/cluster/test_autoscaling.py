@@ -137,9 +137,9 @@ except SettingsError as error:
 """
 
 
-def test_a_job_does_not_wait_for_a_cluster_that_cannot_grow(tmp_path: Path) -> None:
-    """With version 1, which is Ray's default, the shared cluster is one: see `test_workers_that_never_fit`."""
-    with cluster(tmp_path, 2, grows=False) as address:
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_job_does_not_wait_for_a_cluster_that_cannot_grow(tmp_path: Path, version: int) -> None:
+    with cluster(tmp_path, version, grows=False) as address:
         done = subprocess.run([sys.executable, "-c", REFUSED], env=job_environment(RAY_ADDRESS=address),
                               capture_output=True, text=True, timeout=SECONDS)  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -18,7 +18,7 @@ import synthetic
 import yaml
 from descendants import job_environment
 from ports import free_port
-from s3 import Bucket, credentials
+from s3 import Bucket
 
 from axml_ray.inference.tagger import Tagger
 from axml_ray.runs.fitting import fit_run
@@ -38,21 +38,15 @@ PRIVATE = 'mount -t tmpfs tmpfs "$0" && exec "$@"'
 Start = Callable[..., subprocess.Popen]
 
 
-@pytest.fixture(scope="module")
-def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory that each node has for itself."""
-    return tmp_path_factory.mktemp("private")
-
-
-@pytest.fixture(scope="module")
-def start_anything(s3_server: str, private: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Start two nodes with `private` for each alone; return what starts a command on the first."""
-    logs, head_port = tmp_path_factory.mktemp("nodes"), free_port()
+@pytest.fixture
+def start(bucket: Bucket, tmp_path: Path) -> Iterator[Start]:
+    """Start two nodes with `tmp_path / "private"` for each alone; return what starts a command on the first."""
+    private, head_port = tmp_path / "private", free_port()
     temporary = Path(tempfile.mkdtemp(prefix="axml-", dir="/tmp"))  # sockets below it must have short names
+    private.mkdir()
     environment = job_environment(
-        **credentials(s3_server),
-        AXML_RAY_CACHE=str(private / "cache"), AXML_RAY_HOME=str(logs), RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S="0",
-    )  # fmt: skip
+        AXML_RAY_CACHE=str(private / "cache"), AXML_RAY_HOME=str(tmp_path), RAY_GRACEFUL_SHUTDOWN_DRAIN_TIMEOUT_S="0"
+    )
     common = ["--block", "--node-ip-address", "127.0.0.1", "--num-cpus", "1", "--object-store-memory", "134217728"]
     head = ["--head", "--port", str(head_port), "--temp-dir", str(temporary), "--include-dashboard", "false"]
     head += ["--dashboard-port", str(free_port())]  # another test of this moment may have Ray's own
@@ -61,7 +55,7 @@ def start_anything(s3_server: str, private: Path, tmp_path_factory: pytest.TempP
         stack.callback(shutil.rmtree, temporary, ignore_errors=True)
         for number, own in enumerate((head, ["--address", f"127.0.0.1:{head_port}"])):
             command = [str(SCRIPTS / "ray"), "start", *own, *common, "--dashboard-agent-listen-port", str(free_port())]
-            log = stack.enter_context((logs / f"node-{number}.log").open("w"))
+            log = stack.enter_context((tmp_path / f"node-{number}.log").open("w"))
             nodes.append(
                 subprocess.Popen(
                     ["unshare", "--mount", "--propagation", "private", "sh", "-c", PRIVATE, str(private), *command],
@@ -90,21 +84,6 @@ def start_anything(s3_server: str, private: Path, tmp_path_factory: pytest.TempP
             )
 
         yield start
-
-
-@pytest.fixture
-def start(start_anything: Start) -> Iterator[Start]:
-    """Start commands on the first node; what still runs when the test ends is killed."""
-    started: list[subprocess.Popen] = []
-
-    def start(*argv: object, **options: str) -> subprocess.Popen:
-        started.append(start_anything(*argv, **options))
-        return started[-1]
-
-    yield start
-    for process in started:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
 
 
 def wait_for(what: str, check: Callable[[], bool], process: subprocess.Popen) -> None:
@@ -153,16 +132,22 @@ def test_a_run_at_a_url_is_trained_by_nodes_without_a_common_disk(start: Start, 
     first.communicate()
     manifests = [json.loads(bucket.read(f"{directory}/checkpoint.json")) for directory in of_second_level()]
     assert {manifest["workers"] for manifest in manifests} == {2}
-    bundle = f"{url}/bundles/small"
-    commands = [
-        ["train", "--config", str(path), "--resources.workers", "1"],
-        ["export", "--run", f"{url}/runs/small", "--to", bundle],
-        ["predict", "--bundle", bundle, "--input", str(tmp_path / "texts/test.jsonl"), "--output", f"{url}/out"],
-    ]
-    program = f"from axml_ray.cli.dispatch import main\nfor argv in {commands}:\n    main(argv)"
-    process = start("-c", program, program=sys.executable)
-    _, err = process.communicate(timeout=SECONDS)
-    assert process.returncode == 0, err
+    for words in (
+        ("train", "--config", path, "--resources.workers", 1),
+        ("export", "--run", f"{url}/runs/small", "--to", f"{url}/bundles/small"),
+        (
+            "predict",
+            "--bundle",
+            f"{url}/bundles/small",
+            "--input",
+            tmp_path / "texts/test.jsonl",
+            "--output",
+            f"{url}/out",
+        ),
+    ):
+        process = start(*words)
+        _, err = process.communicate(timeout=SECONDS)
+        assert process.returncode == 0, err
     names = bucket.names()
     assert not [name for name in names if ".lease" in name or "checkpoint" in name or ".scored" in name]
     journal = [json.loads(line) for line in bucket.read("runs/small/tree-0/training.jsonl").splitlines()]
@@ -192,7 +177,7 @@ def test_a_sweep_at_a_url_goes_on_after_a_kill(start: Start, bucket: Bucket, tmp
     url, space = f"s3://{bucket.name}", tmp_path / "rates.py"
     space.write_text("def space(draw):\n    draw.suggest_categorical('training.learning_rate', [0.02, 0.01])\n")
     path = experiment(tmp_path, url)
-    words = ("tune", "--config", path, "--space", space, "--trials", 2, "--training.epochs", "[1, 4]")
+    words = ("tune", "--config", path, "--space", space, "--trials", 2, "--training.epochs", "[1, 10]")
     sweep, first = "runs/small-rates", start(*words)
     wait_for("a result of a trial", lambda: f"{sweep}/trials/000/result.json" in bucket.names(), first)
     os.killpg(first.pid, signal.SIGKILL)
@@ -213,17 +198,13 @@ def test_a_sweep_at_a_url_goes_on_after_a_kill(start: Start, bucket: Bucket, tmp
 
 
 @pytest.mark.fault("paths that a node does not see", "preparation")
-def test_paths_that_a_node_does_not_see_are_refused_before_anything_is_written(
-    start: Start, private: Path, tmp_path: Path
-) -> None:
-    def files() -> str:
-        return start("find", private, "-type", "f", program="/usr/bin/env").communicate()[0]
-
-    path, before = experiment(tmp_path, str(private)), files()
+def test_paths_that_a_node_does_not_see_are_refused_before_anything_is_written(start: Start, tmp_path: Path) -> None:
+    path = experiment(tmp_path, str(tmp_path / "private"))
     began = time.monotonic()
     process = start("train", "--config", path)
     _, err = process.communicate(timeout=SECONDS)
     assert process.returncode == 2, err
-    assert err.splitlines()[-1].startswith("error: node ") and str(private / "runs") in err
+    assert err.splitlines()[-1].startswith("error: node ") and str(tmp_path / "private" / "runs") in err
     assert time.monotonic() - began < 30
-    assert files() == before
+    left, _ = start("find", tmp_path / "private", "-type", "f", program="/usr/bin/env").communicate()
+    assert left == ""

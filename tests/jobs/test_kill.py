@@ -44,7 +44,7 @@ def wait_for(what: str, check, process: subprocess.Popen | None = None) -> None:
         time.sleep(0.1)
 
 
-EPOCHS, STEPS = 32, 14
+EPOCHS, STEPS = 50, 14
 """Epochs of the second level, and steps of one: too many to end before both kills, as workers outlive their driver."""
 
 
@@ -78,8 +78,8 @@ def undisturbed(home: Path, epochs: int) -> dict[str, bytes]:
     return found
 
 
-@pytest.mark.fault("driver killed", "training", work_repeated="fewer than 5 of 448 steps")
-@pytest.mark.fault("worker killed", "training", work_repeated="fewer than 5 of 448 steps")
+@pytest.mark.fault("driver killed", "training", work_repeated="fewer than 5 of 700 steps")
+@pytest.mark.fault("worker killed", "training", work_repeated="fewer than 5 of 700 steps")
 def test_a_killed_driver_and_a_killed_worker_cost_no_finished_level_and_no_bit(
     ray_cluster: None, tmp_path: Path
 ) -> None:

@@ -35,8 +35,6 @@ from axml_ray.settings.configuration import load
 from axml_ray.workflow.evaluate import evaluate
 from axml_ray.workflow.train import run, validation_of
 
-pytestmark = pytest.mark.slow  # kills workers and trains for minutes: its file must not be the last to start
-
 LEARNED = {"epochs": [12], "learning_rate": 0.02}
 BOTH: dict[str, dict[str, Any]] = {
     "network_tree": {"weight": 0.5},

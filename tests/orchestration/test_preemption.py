@@ -48,7 +48,7 @@ drained = []
 
 
 def follow(record):
-    if not drained and record.get("level") == 2 and record.get("scoring", {}).get("step", 0) >= 20:
+    if not drained and record.get("level") == 2 and record.get("scoring", {}).get("step", 0) >= 100:
         drained.append(threading.Thread(target=preempt))
         drained[0].start()
 
@@ -61,7 +61,7 @@ print(json.dumps([node["Alive"] for node in ray.nodes()]))
 
 @pytest.mark.fault("node preempted, then its raylet killed", "training", work_repeated="at most 20 steps")
 def test_a_preempted_node_costs_no_work_and_no_failure(tmp_path: Path) -> None:
-    epochs, steps = 14, 14
+    epochs, steps = 20, 14
     given = synthetic.experiment(
         tmp_path,
         training={"epochs": [1, epochs], "eval_every_steps": 1, "patience_steps": 5_000, "precision": "float32"},

@@ -263,7 +263,7 @@ def test_weights_are_fitted_with_the_counts_of_the_fits(
     fits = settings_of_fits(settings, counts_of(corpus, settings))
     folds = [fold_for(fits, corpus, number).documents_of("train").labels.values for number in range(HELD_OUT)]
     mean = np.mean([np.bincount(labels, minlength=len(corpus.labels)) for labels in folds], axis=0)
-    assert len(given) == 1 and np.abs(given[0] - mean).max() < 1
+    assert len(given) == 1 and np.abs(given[0] - mean).max() <= 0.5
     assert given[0].sum() < corpus.labels.counts.sum()
 
 

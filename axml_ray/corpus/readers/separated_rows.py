@@ -136,14 +136,18 @@ def read_rows(
             width = width or len(row)
             if len(row) == width:
                 yield number, row
-                continue
-        cut = "" if lines.row()[-1][1].endswith("\n") else CUT_SHORT
-        if isinstance(row, list):
-            yield number, f"has {len(row)} cells, the first line has {width}" + cut * (len(row) < (width or 0))
+            else:
+                why = f"has {len(row)} cells, the first line has {width}"
+                yield number, why + _cut_short(lines) * (len(row) < width)
             continue
-        yield number, row + cut * ("end of data" in row)
+        yield number, row + _cut_short(lines) * ("end of data" in row)
         # The lines that an unclosed quote swallowed may have been rows, so they are errors too.
         yield from ((swallowed, f"held by what isn't a row: from line {number} on") for swallowed, _ in lines.row()[1:])
+
+
+def _cut_short(lines: LineStream) -> str:
+    """Return what a reason ends with if the file may have been cut in the row: its last line has no end."""
+    return "" if lines.row()[-1][1].endswith("\n") else CUT_SHORT
 
 
 def _next_row(reader: Iterator[list[str]]) -> list[str] | str | None:
