@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import chain, pairwise
 from unittest.mock import patch
 
 import numpy as np
@@ -37,6 +37,10 @@ def cut_as(subtree_terms: int, block_terms: int = 1 << 21, wide_terms: int = 1 <
         yield
 
 
+class TieOfDifferentRows(Exception):
+    """Rows that differ are equally similar to both centres: the errors of rounding decide which of them goes left."""
+
+
 def literal_halve(features: np.ndarray, first: int, second: int) -> tuple[np.ndarray, list[float]]:
     """The paper's 2-means, row by row in float64; also the mean similarity of each round."""
     n = len(features)
@@ -46,6 +50,11 @@ def literal_halve(features: np.ndarray, first: int, second: int) -> tuple[np.nda
         differences = [round(float(row @ right_centre) - float(row @ left_centre), 12) for row in features]
         ranked = sorted(range(n), key=lambda i: differences[i])
         left, right = ranked[: n // 2], ranked[n // 2 :]
+        tied = features[np.equal(differences, differences[right[0]])]
+        # Products that are zero have no error: many rows share no column with the first two centres.
+        rounded = (tied @ left_centre).any() or (tied @ right_centre).any()
+        if differences[left[-1]] == differences[right[0]] and (tied != tied[0]).any() and rounded:
+            raise TieOfDifferentRows
         total = sum(features[i] @ left_centre for i in left) + sum(features[i] @ right_centre for i in right)
         means.append(total / n)
         if len(means) > 1 and means[-1] - means[-2] < halving.MIN_GAIN:
@@ -56,14 +65,17 @@ def literal_halve(features: np.ndarray, first: int, second: int) -> tuple[np.nda
         )
 
 
-def literal_clusters(features: np.ndarray, depth: int, seed: int) -> list[list[int]]:
-    """Recursive halving, node by node."""
+def literal_clusters(features: np.ndarray, depth: int, seed: int) -> list[list[int] | None]:
+    """Recursive halving, node by node; None for the clusters of a node whose halving the errors of rounding decide."""
 
-    def split(rows: list[int], level: int, index: int) -> list[list[int]]:
+    def split(rows: list[int], level: int, index: int) -> list[list[int] | None]:
         if level == depth:
             return [rows]
         first, second = first_centres(np.array([len(rows)]), seed, level, np.array([index]))[0]
-        right, means = literal_halve(features[rows], first, second)
+        try:
+            right, means = literal_halve(features[rows], first, second)
+        except TieOfDifferentRows:
+            return [None] * 2 ** (depth - level)
         assert all(after >= before - 1e-12 for before, after in pairwise(means))
         halves = [[row for row, side in zip(rows, right, strict=True) if side == wanted] for wanted in (False, True)]
         return split(halves[0], level + 1, 2 * index) + split(halves[1], level + 1, 2 * index + 1)
@@ -107,7 +119,9 @@ def test_any_clustering_equals_the_literal_version(
     features = random_features(labels, columns, nonzeros, seed=seed)
     with cut_as(subtree_terms, block_terms, wide_terms):
         found = parts(*balanced_clusters(features, depth, seed, threads=threads))
-    assert found == literal_clusters(features.toarray(), depth, seed)
+    expected = literal_clusters(features.toarray(), depth, seed)
+    assert len(found) == len(expected) and sorted(chain.from_iterable(found)) == list(range(labels))
+    assert all(part == other for part, other in zip(found, expected, strict=True) if other is not None)
 
 
 def test_threads_and_who_does_the_jobs_change_nothing():
