@@ -56,11 +56,16 @@ class TestFrozen:
         scores = [torch.full((30, 10), -torch.inf).scatter(1, beam.nodes, beam.scores) for beam in (one, other)]
         assert torch.allclose(*scores, atol=0.02)
 
-    def test_narrow_weights_compute_in_float32_where_asked(self, level):
+    @pytest.mark.parametrize("most", [1 << 28, 0], ids=["turned once", "turned as read"])
+    def test_narrow_weights_compute_in_float32_where_asked(self, level, most, monkeypatch):
+        monkeypatch.setattr(CpuBackend, "limits", replace(LIMITS, narrow_bytes=most))
         network = small_network(level, evidence=True)
         rounded = {name: value.bfloat16() for name, value in network.state_dict().items()}
         wide = {name: value.float() for name, value in rounded.items()}
-        one = best(frozen(level, rounded, SETTINGS, "float32"), "float32")
+        found = frozen(level, rounded, SETTINGS, "float32")
+        for name in (TABLE, WORDS):
+            assert (found.get_parameter(name).data_ptr() == rounded[name].data_ptr()) == (most == 0)
+        one = best(found, "float32")
         other = best(frozen(level, wide, SETTINGS, "float32"), "float32")
         assert torch.equal(one.nodes, other.nodes) and torch.allclose(one.scores, other.scores, rtol=1e-5)
 

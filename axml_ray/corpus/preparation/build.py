@@ -24,6 +24,7 @@ from scipy import sparse
 from axml_ray.cluster.connection import connect
 from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import content_digest, write_json
+from axml_ray.core.memory import release_freed_memory
 from axml_ray.corpus.continued import check_kept_labels, check_kept_texts, keep_word_vectors, largest_valid_draw
 from axml_ray.corpus.counts import merging_bytes
 from axml_ray.corpus.labels import label_feature_sums
@@ -233,6 +234,7 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
 
     # 6. Word vectors.
     coverage, dimension = write_word_vectors(workspace, tokenizer, summary["words"]["train"])
+    release_freed_memory()  # what their factorisation took, more with more texts, glibc can keep for the whole run
 
     # The report page, and the manifest, which makes the corpus complete.
     files_written = sorted(path for path in work.rglob("*") if path.is_file() and path.parent != workspace.stage)

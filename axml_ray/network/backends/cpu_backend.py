@@ -19,7 +19,7 @@ LIMITS = Limits(
     cast_rows=1 << 8,  # both copies stay in the cache
     update_values=1 << 18,  # weights, both moments and the gradient of this size fit a core's cache together
     scoring_documents=64,
-    narrow_bytes=1 << 28,  # a large table stays as it was given, such as memory-mapped
+    narrow_bytes=1 << 24,  # larger tables stay as given: mapped from a bundle, they take no memory of their own
 )
 
 
