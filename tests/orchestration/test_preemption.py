@@ -55,7 +55,8 @@ def follow(record):
 
 fit_members(Run.open(load(None, **json.loads(sys.argv[1]))), follow)
 drained[0].join()
-print(json.dumps([node["Alive"] for node in ray.nodes()]))
+# Not on the standard output, to which Ray writes as well.
+Path(sys.argv[2]).write_text(json.dumps([node["Alive"] for node in ray.nodes()]))
 """
 
 
@@ -76,10 +77,11 @@ def test_a_preempted_node_costs_no_work_and_no_failure(tmp_path: Path) -> None:
     # It asks for the notice as on a cluster, and waits shortly for nodes that are gone.
     environment = job_environment(RAY_TRAIN_PREEMPTION_POLL_INTERVAL_S="0.5", RAY_TRAIN_HEALTH_CHECK_INTERVAL_S="0.1",
                                   RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S="5")  # fmt: skip
-    done = subprocess.run([sys.executable, "-c", PREEMPTED, json.dumps(given)], env=environment, capture_output=True,
-                          text=True, timeout=200)  # fmt: skip
+    alive = tmp_path / "alive.json"
+    done = subprocess.run([sys.executable, "-c", PREEMPTED, json.dumps(given), alive], env=environment,
+                          capture_output=True, text=True, timeout=200)  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert sorted(json.loads(done.stdout.splitlines()[-1])) == [False, True, True]
+    assert sorted(json.loads(alive.read_text())) == [False, True, True]
     lines = (current.layout.tree(0) / "training.jsonl").read_text().splitlines()
     records = [record for record in map(json.loads, lines) if record.get("level") == 2]
     made = Counter(record["scoring"]["step"] for record in records if "scoring" in record)
