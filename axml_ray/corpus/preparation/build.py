@@ -234,7 +234,7 @@ def build_corpus(workspace: Workspace, readers: list[tuple[str, Reader]], inputs
 
     # 6. Word vectors.
     coverage, dimension = write_word_vectors(workspace, tokenizer, summary["words"]["train"])
-    release_freed_memory()  # what their factorisation took, more with more texts, glibc can keep for the whole run
+    release_freed_memory()  # their factorisation takes more with more texts, and glibc may keep it for the whole run
 
     # The report page, and the manifest, which makes the corpus complete.
     files_written = sorted(path for path in work.rglob("*") if path.is_file() and path.parent != workspace.stage)
