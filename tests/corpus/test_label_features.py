@@ -2,9 +2,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
+from label_centroids import label_centroids
 
 from axml_ray.core.ragged import Ragged
-from axml_ray.corpus.labels.label_features import bag_of_words, label_centroids
+from axml_ray.corpus.labels.label_features import bag_of_words
 
 # Words 0 and 1 are padding and unknown.
 TOKENS = [[2, 3, 2, 1, 2], [3, 4], [1, 1], [5, 4, 1, 5, 2]]

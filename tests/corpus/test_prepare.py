@@ -8,9 +8,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from corpus.preparing import BAD, CUT, UNLABELLED, Prepare, error_of, ids, leftovers, lines, many, mixed, rows, written
+from label_centroids import label_centroids
 
 import axml_ray.corpus.readers.sources
-from axml_ray.corpus.labels.label_features import label_centroids
 from axml_ray.corpus.preparation.passes import count_cooccurrences
 from axml_ray.corpus.readers.sources import installed_package_readers
 from axml_ray.corpus.text.cooccurrence import factorise

@@ -40,9 +40,8 @@ DOCUMENTS = {"train": 300, "valid": 24, "test": 12}
 
 def write_corpus(directory: Path) -> Corpus:
     """Write the corpus and open it."""
-    from label_indexes import encode, index_of  # spawned workers, which do not write, may not see it
-
-    from axml_ray.corpus.labels.label_features import label_centroids  # slow to import, and spawned workers don't write
+    from label_centroids import label_centroids  # spawned workers, which do not write, may not see these
+    from label_indexes import encode, index_of
 
     random = np.random.default_rng(5)
     texts: dict[str, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Label centroids (`label_features`) of corpora whose sums do not fit into memory.
+"""The sums of label centroids (`label_features`), from files.
 
 Before they are cut to their largest terms, the sums of millions of labels do not fit into memory. Therefore the TF-IDF
 vectors of each file of training documents, and its (label, document) pairs sorted by label, are on disk. Labels are cut

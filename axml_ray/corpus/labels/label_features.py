@@ -3,8 +3,7 @@
 The vector of a label is the L2-normalised sum of the L2-normalised TF-IDF vectors of its training documents. Term
 frequencies enter as 1 + ln(tf), as in the linear trees with which ours is compared.
 
-`label_centroids` computes them in memory. `label_feature_sums.py` computes the same for corpora whose sums do not fit
-into memory, from files.
+Here are the steps of it on matrices in memory; `label_feature_sums.py` adds the documents of a whole corpus from files.
 """
 
 import numpy as np
@@ -141,18 +140,3 @@ def _kth_largest(sizes: np.ndarray, offsets: np.ndarray, k: int) -> np.ndarray:
         kth_largest[chosen] = table[:, width - k]
         begin = end
     return kth_largest
-
-
-def label_centroids(tokens: Ragged, labels: Ragged, words: int, trained: int) -> sparse.csr_matrix:
-    """Compute the vector of each label, float32 CSR [trained, words], of length one, or zero without any known word.
-
-    Args:
-        tokens: word ids of the training documents.
-        labels: label ids of the documents, less than `trained`.
-        words: size of the vocabulary.
-        trained: number of labels with training documents.
-    """
-    bag = bag_of_words(tokens, words)
-    frequency = np.bincount(bag.indices, minlength=words)
-    apply_tf_idf(bag, idf_weights(frequency, len(tokens)))
-    return keep_strongest((indicator_matrix(labels, trained).T.tocsr() @ bag).tocsr(), None)
