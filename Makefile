@@ -47,7 +47,7 @@ test-unit: setup  ## Run the tests that need neither Ray nor other processes (so
 
 test-avx2: setup  ## Run the tests of numbers as on a processor without AVX-512: other kernels, and no bfloat16 in hardware
 	ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 \
-		$(BIN)/python -m pytest $(PARALLEL) --numprocesses 2 tests/network tests/training tests/planning/test_plan.py
+		$(BIN)/python -m pytest $(PARALLEL) --numprocesses 2 tests/network tests/training tests/planning
 
 test-pythons:  ## Run the unit tests on each Python from 3.11 on that pyenv has, in .venv-VERSION
 	@for python in $(PYTHONS); do \

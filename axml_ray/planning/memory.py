@@ -116,7 +116,7 @@ def encoder_bytes(settings: Experiment, counts: Counts, workers: int, width: int
     concatenated states before and after dropout, and masks, 28 N. oneDNN adds 12 float32 of the larger of E and N,
     and on a processor without instructions for bfloat16 the LSTMs read and return float32, 2 (E + N). cuDNN's LSTMs
     compute on copies of the word vectors and states of both directions, which each CUDA graph has for itself. The
-    factors were measured on a CPU (tests/planning/test_plan.py); cuDNN's were not.
+    factors were measured on a CPU (tests/planning/test_level_memory.py); cuDNN's were not.
     """
     dimension, hidden = counts.word_dimension, settings.network.hidden
     if accelerator:
