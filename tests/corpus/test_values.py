@@ -15,8 +15,8 @@ from corpus.preparing import Prepare, error_of, many
 from hypothesis import given
 from hypothesis import strategies as st
 
+from axml_ray.corpus.readers.separated_values import SeparatedValues
 from axml_ray.corpus.readers.sources import open_readers
-from axml_ray.corpus.readers.tables import SeparatedValues
 from axml_ray.corpus.records.records import Document, Fields, Rejection
 from axml_ray.corpus.records.values import (
     MISSING,

@@ -57,8 +57,9 @@ from axml_ray.corpus.preparation.passes import (
 from axml_ray.corpus.preparation.split_assignment import DROPPED, TRAIN, VALID, FileLayout, assign_splits, by_split
 from axml_ray.corpus.preparation.staging import DOCUMENT_FACTS, StagedBlock, StagedInput, reader_number
 from axml_ray.corpus.preparation.tasks import Workspace, group_by_size
+from axml_ray.corpus.readers.separated_values import SeparatedValues
 from axml_ray.corpus.readers.source_files import file_size
-from axml_ray.corpus.readers.tables import ParquetRows, SeparatedValues
+from axml_ray.corpus.readers.tables import ParquetRows
 from axml_ray.corpus.records.records import Reader
 from axml_ray.corpus.report_page import write_report_page
 from axml_ray.corpus.store import FORMAT, GIVEN_FEATURES, MANIFEST, VERSION, Corpus

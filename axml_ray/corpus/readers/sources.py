@@ -17,8 +17,9 @@ from axml_ray.corpus.readers.installed_packages import InstalledPackage, install
 from axml_ray.corpus.readers.json_lines import JsonLines, is_repository_json
 from axml_ray.corpus.readers.json_objects import JsonObjects, is_json_document
 from axml_ray.corpus.readers.line_blocks import Damage, read_lines
+from axml_ray.corpus.readers.separated_values import SeparatedValues
 from axml_ray.corpus.readers.source_files import SourceFile, is_url, list_files, local_path, without_compression
-from axml_ray.corpus.readers.tables import STATE, ArrowRows, ParquetRows, SeparatedValues, saved_dataset_readers
+from axml_ray.corpus.readers.tables import STATE, ArrowRows, ParquetRows, saved_dataset_readers
 from axml_ray.corpus.readers.text_lines import TEXT_SUFFIXES, PlainText, TextPairs, labels_file_of
 from axml_ray.corpus.records.records import Document, Fields, Reader, Rejection, file_name
 from axml_ray.corpus.records.values import storable

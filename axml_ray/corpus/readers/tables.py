@@ -1,4 +1,4 @@
-"""Reads tables: Parquet, Arrow files as saved by Hugging Face `datasets`, CSV and TSV; a record is a row.
+"""Reads tables: Parquet, and Arrow files as saved by Hugging Face `datasets`; a record is a row.
 
 `Fields` names the columns. A file that lacks one of them is an error; a row with an invalid value is a rejection, and
 so is the row at which a file turns out to be damaged.
@@ -7,12 +7,9 @@ so is the row at which a file turns out to be damaged.
 metadata of each Arrow or Parquet file. It need not be installed.
 """
 
-import csv
 import json
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
@@ -21,25 +18,17 @@ import pyarrow as pa
 import pyarrow.ipc
 import pyarrow.parquet as pq
 
-from axml_ray.corpus.readers.line_blocks import BLOCK_BYTES, CUT_SHORT, decode_line, read_line_blocks
-from axml_ray.corpus.readers.separated_rows import LineStream, read_rows
-from axml_ray.corpus.readers.source_files import SourceFile, format_suffix, is_unreachable, open_raw
+from axml_ray.corpus.readers.columns import columns_to_read
+from axml_ray.corpus.readers.source_files import SourceFile, is_unreachable, open_raw
 from axml_ray.corpus.records.records import Document, Fields, Rejection, read_document, storable
-from axml_ray.corpus.records.values import URI, top_field
 
 ROWS, BATCH_BYTES = 1000, 32 << 20
 """Largest number of rows that are converted at a time, and approximately of their bytes."""
 STATE, INFO = "state.json", "dataset_info.json"
 DATASETS_METADATA = b"huggingface"
 """Key of a schema's metadata under which `datasets` stores the features of a data set, as JSON."""
-NULL = r"\N"
-"""Null in files that MySQL, PostgreSQL and Hive export."""
 DAMAGE_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError, OverflowError)
 """The exceptions that reading a damaged table raises; a damaged size may exceed the memory."""
-
-
-class MissingColumn(ValueError):
-    """Raised if a table lacks a required column."""
 
 
 @dataclass(frozen=True)
@@ -85,7 +74,7 @@ class ParquetRows(_TableRows):
     def _batches(self, raw: BinaryIO) -> Iterator[tuple[Fields, pa.RecordBatch]]:
         file = pq.ParquetFile(raw)
         fields = _with_class_names(self.fields, file.schema_arrow)
-        columns = _columns_to_read(fields, file.schema_arrow.names)
+        columns = columns_to_read(fields, file.schema_arrow.names)
         groups = list(range(file.num_row_groups) if self.groups is None else self.groups)
         row_groups = [file.metadata.row_group(group) for group in groups]
         rows = _rows_at_a_time(
@@ -127,7 +116,7 @@ class ArrowRows(_TableRows):
             stream = pa.ipc.open_stream(raw)
             schema, batches = stream.schema, iter(stream)
         fields = _with_class_names(self.fields, schema)
-        columns = _columns_to_read(fields, schema.names)
+        columns = columns_to_read(fields, schema.names)
         for whole in batches:
             batch = whole.select(columns)
             batch.validate(full=True)  # before anything reads it: damaged offsets would end the process
@@ -215,127 +204,3 @@ def _of_list(feature: Any) -> Any:
     if isinstance(feature, dict) and "_type" in feature:
         feature = feature.get("feature", feature)
     return feature[0] if isinstance(feature, list) and feature else feature
-
-
-def _columns_to_read(fields: Fields, names: list[str]) -> list[str]:
-    """Return those of a table's columns `names` that hold fields of a record.
-
-    Raises:
-        MissingColumn: a required column is missing.
-        ValueError: several columns have the name of a field.
-    """
-    labels = fields.label_fields
-    required = [*([fields.title] if fields.title else []), fields.text, *(labels if fields.labelled else ())]
-    for column in required:
-        if top_field(column, names) is None:
-            setting = "text_field" if column == fields.text else "title_field"
-            if column in labels:
-                setting = "labels_field (to several, such as toxic,insult, if each label has a column of 0 and 1)"
-            raise MissingColumn(f"has no column {column!r}; its columns are {', '.join(names)}; set {setting}")
-    columns = (top_field(column, names) for column in (*required, *labels, fields.id))
-    named = [name for name in dict.fromkeys(columns) if name is not None]
-    if repeated := [name for name in named if names.count(name) > 1]:
-        raise ValueError(f"has several columns {repeated[0]!r}; rename them")
-    return named
-
-
-@dataclass(frozen=True, slots=True)
-class SeparatedValues:
-    """Reads a CSV or TSV file; labels are one cell, split at a separator.
-
-    The file begins with a header line, which may follow Excel's line `sep=;`. A tab-separated file of texts and labels
-    may lack it, if its first row has URIs or a label of a later row. A cell of URIs alone, such as
-    `<http://x/1> <http://x/2>`, is a list of labels whatever the separator.
-    """
-
-    path: SourceFile
-    fields: Fields = field(default_factory=Fields)
-    delimiter: str | None = None
-    """Delimiter of cells; by default the one that gives the columns: a tab in .tsv and .tab files, a comma, or else a
-    tab, a semicolon or a vertical bar."""
-
-    def read(self) -> Iterator[Document | Rejection]:
-        """Stream the rows, each numbered by the line on which it begins; see `Reader.read`."""
-        lines = LineStream(read_line_blocks(self.path, BLOCK_BYTES))
-        file = storable(str(self.path))
-        delimiter = self.delimiter
-        if stated := re.fullmatch(r'(?i)"?sep=(.)"?\s*', lines.peek()):
-            next(lines)
-            delimiter = delimiter or stated[1]
-        header_line = lines.peek()
-        if not header_line.strip():
-            header_line = next(filter(str.strip, lines.ahead()[0]), "")
-        delimiter = delimiter or self._delimiter_of(header_line)
-        names: list[str] | None = None
-        header: list[str] = []
-        for line, row in read_rows(lines, delimiter):
-            if not isinstance(row, str):
-                row = next(filter(None, map(_why_not_utf8, row)), row)
-            if names is None:
-                if isinstance(row, str):
-                    raise ValueError(f"line {line}: {row}")
-                names = [name.strip() for name in row]
-                try:
-                    _columns_to_read(self.fields, names)
-                    header = row
-                    continue
-                except MissingColumn as error:
-                    if not self._lacks_header(names, delimiter, lines):
-                        advice = "; if that is no header line, put one before it" if " " in "".join(names) else ""
-                        raise MissingColumn(f"{str(error)[:500]}{advice}") from None  # a text may be long
-                    names = [self.fields.text, *self.fields.label_fields]
-            if isinstance(row, str):
-                yield Rejection(file=file, line=line, reason=row, ends_file=row.endswith(CUT_SHORT))
-                continue
-            if row == header:  # of another file that was appended to this one
-                continue
-            if header and (order := _reordered(names, row)) is not None:  # whose columns may have another order
-                names = order
-                continue
-            cells = (None if cell == NULL else cell for cell in row)
-            yield read_document(self.fields, self.path, line, dict(zip(names, cells, strict=True)))
-        for line, damage in lines.damage:
-            yield Rejection(file=file, line=line, reason=damage.reason, ends_file=not damage.lines)
-
-    def _delimiter_of(self, header: str) -> str:
-        """Return the delimiter with which a header line names the required columns, or else the likeliest."""
-        usual = "\t" if format_suffix(self.path) in (".tsv", ".tab") else ","
-        candidates = dict.fromkeys([usual, *"\t;,|"])
-        for candidate in candidates:
-            with suppress(MissingColumn, csv.Error):
-                _columns_to_read(self.fields, [*map(str.strip, next(csv.reader([header], delimiter=candidate), []))])
-                return candidate
-        return next((likely for likely in ("\t", usual) if likely in header), max(candidates, key=header.count))
-
-    def _lacks_header(self, first: list[str], delimiter: str, lines: LineStream) -> bool:
-        """Return whether the first row of a file is data: its second cell has URIs, or a label of a later row."""
-        fields = self.fields
-        if delimiter != "\t" or len(first) != 2 or fields.title or not isinstance(fields.labels, str):
-            return False
-        if re.match(rf"\s*{URI}", first[1]):
-            return True
-        if {fields.text, fields.labels} & {*first}:
-            return False
-        labels = {label.strip() for label in first[1].split(fields.separator)} - {""}
-        later = (line.partition("\t")[2].split(fields.separator) for line in lines.ahead()[0])
-        return any(label.strip() in labels for row in later for label in row)
-
-
-def _reordered(names: list[str], row: list[str]) -> list[str] | None:
-    """Return the names of the columns in the order of another header; None if a row is no header."""
-    by_folded = {name.casefold(): name for name in names}
-    folded = [cell.strip().casefold() for cell in row]
-    named = [name.casefold() for name in names if name]  # Excel writes empty columns without a name
-    is_header = len({*named}) == len(named) > 1 and sorted(folded) == sorted(map(str.casefold, names))
-    return [by_folded[name] for name in folded] if is_header else None
-
-
-def _why_not_utf8(cell: str) -> str:
-    """Return why a cell with lone surrogates in place of bytes is not UTF-8; an empty string if it is."""
-    if cell.isascii() or not any("\udc80" <= letter <= "\udcff" for letter in cell):
-        return ""
-    try:
-        decode_line(cell.encode("utf-8", "surrogateescape"))
-    except ValueError as error:
-        return str(error)
-    return ""

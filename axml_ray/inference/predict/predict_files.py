@@ -17,9 +17,9 @@ from axml_ray.core.errors import SettingsError
 from axml_ray.core.files import file_bytes, read_json, write_json
 from axml_ray.core.lease import own
 from axml_ray.corpus.preparation.input_changes import content_of
+from axml_ray.corpus.readers.columns import MissingColumn
 from axml_ray.corpus.readers.source_files import is_unreachable
 from axml_ray.corpus.readers.sources import Reader, Rejection
-from axml_ray.corpus.readers.tables import MissingColumn
 from axml_ray.corpus.records.records import Fields, storable
 from axml_ray.corpus.text.tokenizer import beginning
 from axml_ray.inference.bundle.bundle import Bundle
