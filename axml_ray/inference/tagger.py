@@ -8,6 +8,7 @@ for tag in tagger.tag(["A text about sparse matrices."])[0]:
 import functools
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from numbers import Integral, Real
 from pathlib import Path
@@ -25,6 +26,7 @@ from axml_ray.corpus.records.in_memory import column_of
 from axml_ray.corpus.records.records import storable
 from axml_ray.inference.bundle import hub
 from axml_ray.inference.bundle.bundle import Bundle
+from axml_ray.inference.bundle.manifest import LABELS, TOKENIZER, check_checksums
 from axml_ray.inference.explain.codec import Codec, Tag
 from axml_ray.inference.explain.conditions import AllowedLabels
 from axml_ray.inference.explain.explain import assemble, paths_of
@@ -96,7 +98,18 @@ class Tagger:
         """
         # By itself PyTorch takes all CPUs that the process may run on, also where a container limits their time.
         use_threads(threads or min(torch.get_num_threads(), available_cpus()))
-        bundle = path if isinstance(path, Bundle) else Bundle.open(path, verify=verify)
+        if isinstance(path, Bundle):
+            return cls(path, precision, device)
+        bundle = Bundle.open(path, verify=False)
+        if verify:
+            # The checksum of the largest file takes one core, while another reads what was verified before.
+            small = {LABELS, TOKENIZER}
+            check_checksums(bundle.directory, bundle.manifest, small)
+            with ThreadPoolExecutor(1) as thread:
+                large = bundle.manifest.files.keys() - small
+                verified = thread.submit(check_checksums, bundle.directory, bundle.manifest, large)
+                _ = bundle.labels, bundle.tokenizer
+                verified.result()
         return cls(bundle, precision, device)
 
     @classmethod

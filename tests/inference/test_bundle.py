@@ -12,7 +12,7 @@ import torch
 from bundle_files import MODEL, TREE, change, sign
 from safetensors.torch import load_file, save_file
 
-from axml_ray import __version__
+from axml_ray import Tagger, __version__
 from axml_ray.core.files import read_json, write_json
 from axml_ray.inference.bundle.bundle import Bundle
 from axml_ray.inference.bundle.manifest import (
@@ -39,6 +39,8 @@ class TestOpen:
             (copy / name).write_bytes(content)
             with pytest.raises(BundleError, match=f"{name}: its checksum"):
                 Bundle.open(copy)
+            with pytest.raises(BundleError, match=f"{name}: "):
+                Tagger.load(copy)
             content[len(content) // 2] ^= 1
             (copy / name).write_bytes(content)
         Bundle.open(copy)
