@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from planning.planned import ROOT, experiment
+import tiny_corpus
+from planning.planned import experiment
 
 from axml_ray.core.errors import SettingsError
 from axml_ray.corpus.counts import count_corpus
@@ -15,10 +16,7 @@ from axml_ray.settings import changed
 from axml_ray.settings.configuration import load
 
 
-def test_counts_of_a_prepared_corpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.syspath_prepend(str(ROOT / "tests/training"))
-    import tiny_corpus
-
+def test_counts_of_a_prepared_corpus(tmp_path: Path) -> None:
     corpus = tiny_corpus.write_corpus(tmp_path / "corpora" / "tiny")
     settings = load(
         corpora=str(tmp_path / "corpora"),
